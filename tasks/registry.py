@@ -1,0 +1,106 @@
+"""The registry: every stage declared once, and found by name.
+
+A stage is a reduction over the shards of a capture in three pure steps: `per_shard` (one shard of the store → rows and
+a small partial), `combine` (two partials → one, in shard order), `finish` (the last partial → rows). The declaration
+imports neither torch nor Prefect; the three steps live in the module it names, imported when the stage runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol
+
+from storage.errors import UnknownName
+from storage.tables import TableSpec
+from tasks.capture_tables import CAPTURE_TABLES, STAGES
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from storage.tensors import ActivationStore, ShardReader
+
+    Partial = dict[str, np.ndarray]
+
+
+class Rows(Protocol):
+    """Where a stage puts its rows: one call is one row group of one table; capture and stage_key are filled in."""
+
+    def add(self, table: str, columns: Mapping[str, Any]) -> None: ...
+
+
+@dataclass(frozen=True)
+class StageContext:
+    """What a stage may know besides the store and its parameters."""
+
+    stage_key: str
+    seed: int
+    advance: Callable[[int], None] = field(default=lambda _layers: None, compare=False)
+    """Called with the number of (document, layer) pairs just done, for progress."""
+
+
+class StageSteps(Protocol):
+    """The three functions that a stage's module holds."""
+
+    def per_shard(
+        self, store: ActivationStore, shard: ShardReader, parameters: Any, context: StageContext, rows: Rows
+    ) -> tuple[Partial, dict[str, int]]:
+        """Rows of one shard, its partial (arrays, saved beside the part), and counts for the quality record."""
+
+    def combine(self, left: Partial, right: Partial) -> Partial:
+        """Two neighbouring partials as one; called in shard order, so the same bytes come out of any schedule."""
+
+    def finish(
+        self, store: ActivationStore, partial: Partial, parameters: Any, context: StageContext, rows: Rows
+    ) -> dict[str, int]:
+        """Rows over the whole capture, and counts for the quality record."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One analysis, declared."""
+
+    name: str
+    version: int
+    parameters: type
+    """A frozen dataclass with defaults; its fields are what `--set stage.field=value` may set."""
+    reads: frozenset[str]
+    """Kinds of tensor that the store must hold: attention, value, output_input, residual, sink_mass."""
+    tables: tuple[TableSpec, ...]
+    needs_model: bool
+    module: str
+
+    def steps(self) -> StageSteps:
+        return import_module(self.module)  # type: ignore[return-value]
+
+    def parameter_names(self) -> tuple[str, ...]:
+        return tuple(f.name for f in fields(self.parameters))
+
+    def describe(self, parameters: Any) -> dict[str, Any]:
+        """The parameters as plain values: what enters the stage's key and the table of stages."""
+        return asdict(parameters)
+
+
+@cache
+def stages() -> dict[str, Stage]:
+    """Every stage by name, in the order in which a full run takes them."""
+    from tasks.stages.contributions_declaration import CONTRIBUTIONS
+
+    return {s.name: s for s in (CONTRIBUTIONS,)}
+
+
+def stage(name: str) -> Stage:
+    """The stage of that name, or UnknownName with the nearest one."""
+    known = stages()
+    if name not in known:
+        raise UnknownName.among("stage", name, known)
+    return known[name]
+
+
+@cache
+def tables() -> dict[str, TableSpec]:
+    """Every table of the warehouse by name."""
+    specs = [*CAPTURE_TABLES, STAGES, *(t for s in stages().values() for t in s.tables)]
+    return {t.name: t for t in specs}

@@ -1,0 +1,38 @@
+"""The declaration of the stage `contributions`: what it reads, its parameters, its tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from storage.errors import UsageError
+from tasks.registry import Stage
+from tasks.stages.contributions_tables import CONTRIBUTIONS_TABLES
+
+
+@dataclass(frozen=True)
+class ContributionParameters:
+    """Parameters of the stage `contributions` (methods.md §1)."""
+
+    edges: int = 8
+    """Entries of largest |cw_intra| kept per query row."""
+    bins: int = 20
+    """Equal bins of the sink rate over [0, 1] in `sink_curve`."""
+    resamples: int = 2000
+    """Bootstrap resamples of documents behind the interval of the curvature in `sink_fit`."""
+
+    def __post_init__(self) -> None:
+        for name, lowest in (("edges", 1), ("bins", 1), ("resamples", 2)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < lowest:
+                raise UsageError(f"an integer of at least {lowest}", got=repr(value), where=f"contributions.{name}")
+
+
+CONTRIBUTIONS = Stage(
+    name="contributions",
+    version=1,
+    parameters=ContributionParameters,
+    reads=frozenset({"attention", "value"}),
+    tables=CONTRIBUTIONS_TABLES,
+    needs_model=False,
+    module="tasks.stages.contributions",
+)
