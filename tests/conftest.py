@@ -1,0 +1,36 @@
+"""What every test may ask for: the real models and text, and quiet single-threaded torch."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def fixtures_folder() -> Path | None:
+    """The folder with `models/` and `data/`: THEODOLITE_FIXTURES, or `shared` beside the project."""
+    for candidate in (os.environ.get("THEODOLITE_FIXTURES"), ROOT.parent / "shared"):
+        if candidate and (Path(candidate) / "models").is_dir():
+            return Path(candidate).resolve()
+    return None
+
+
+@pytest.fixture(scope="session")
+def fixtures() -> Path:
+    folder = fixtures_folder()
+    if folder is None:
+        pytest.skip("real models and text are absent: set THEODOLITE_FIXTURES to a folder with models/ and data/")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    """Tests run side by side: each keeps to one core."""
+    if "torch" in sys.modules:
+        import torch
+
+        torch.set_num_threads(1)
