@@ -35,7 +35,7 @@ class BackgroundCalls:
             call, arguments = item
             try:
                 call(*arguments)
-            except BaseException as error:  # noqa: BLE001 - whatever it is, the calling thread must hear of it
+            except BaseException as error:  # whatever it is, the calling thread must hear of it
                 self._error = error
             del item, call, arguments
 

@@ -129,6 +129,7 @@ def _capture(
     documents = prepared.record["shards"][shard]
     token_ids = [windows[d].values.to_numpy() for d in documents]
     folder = f"{staging}/shard"
+    batches = blocks([len(t) for t in token_ids], prepared.settings["batch_tokens"], padded=True)
     writer = ShardWriter(prepared.fs, folder, shape)
     nll: list[np.ndarray] = []
     with BackgroundCalls(_QUEUED) as background:

@@ -14,7 +14,10 @@ _PLAIN = {"PreTrainedTokenizerFast", "TokenizersBackend"}
 
 @dataclass(frozen=True)
 class Encoder:
-    """What a corpus needs of a tokenizer. `encode` adds no special token; `adds_bos` says whether the tokenizer would."""
+    """What a corpus needs of a tokenizer.
+
+    `encode` adds no special token; `adds_bos` says whether the tokenizer itself would begin a text with one.
+    """
 
     encode: Callable[[str], list[int]]
     tokens: Callable[[list[int]], list[str]]
