@@ -85,6 +85,11 @@ def _loaded(prepared: Prepared) -> LoadedModel:
     return _load(settings["model"], settings["dtype"], device, prepared.record["ingredients"]["model_digest"])
 
 
+def warm_up(runs: str, capture: str) -> None:
+    """Load the capture's model into this process, so that what follows measures capture alone."""
+    _loaded(Prepared.open(runs, capture))
+
+
 def store_shape(loaded: LoadedModel, dtype: str) -> StoreShape:
     """The shape of the store that this model fills."""
     a = loaded.anatomy
@@ -133,9 +138,7 @@ def _capture(
     writer = ShardWriter(prepared.fs, folder, shape)
     nll: list[np.ndarray] = []
     with BackgroundCalls(_QUEUED) as background:
-        for batch, members in enumerate(
-            blocks([len(t) for t in token_ids], prepared.settings["batch_tokens"], padded=True)
-        ):
+        for batch, members in enumerate(batches):
             ids = [token_ids[i] for i in members]
             background.put(writer.begin_batch, batch, [len(t) for t in ids])
 
