@@ -136,6 +136,19 @@ def one(case: str, argument: str) -> None:
         shutil.rmtree(folder)
 
 
+def row(name: str, r: dict[str, float], base: float, stored: float) -> dict[str, str]:
+    """One case as a row of the README's table."""
+    share = f"{r['bytes'] / 1e6:,.0f} MB ({r['bytes'] / stored:.2f})" if "bytes" in r else "–"
+    return {
+        "case": name,
+        "seconds": f"{r['seconds']:.1f}",
+        "× bare": f"{r['seconds'] / base:.2f}",
+        "CPU seconds": f"{r['cpu_seconds']:.1f}",
+        "MiB above the model": f"{r['peak_mib']:.0f}",
+        "stored (share of the script's)": share,
+    }
+
+
 def main(text: str, rounds: int = 3) -> None:
     os.environ["BENCHMARK_TEXT"] = str(Path(text).resolve())
     bridge_python = os.environ.get("BRIDGE_PYTHON", sys.executable)
@@ -153,23 +166,7 @@ def main(text: str, rounds: int = 3) -> None:
         "benchmarks.capture", cases, rounds, lambda name: bridge_python if "bridge" in name else sys.executable
     )
     base, stored = results["bare, batch 1"]["seconds"], results["script, batch 4"]["bytes"]
-    print(
-        table(
-            [
-                {
-                    "case": name,
-                    "seconds": f"{r['seconds']:.1f}",
-                    "× bare": f"{r['seconds'] / base:.2f}",
-                    "CPU seconds": f"{r['cpu_seconds']:.1f}",
-                    "MiB above the model": f"{r['peak_mib']:.0f}",
-                    "bytes (of the script's)": f"{r['bytes']:,.0f} ({r['bytes'] / stored:.2f})"
-                    if "bytes" in r
-                    else "–",
-                }
-                for name, r in results.items()
-            ]
-        )
-    )
+    print(table([row(name, r, base, stored) for name, r in results.items()]))
     with tempfile.TemporaryDirectory(dir=os.environ.get("BENCHMARK_FOLDER")) as folder:
         print(f"\nplain sequential write here: {disk_rate(Path(folder)) / 2**20:,.0f} MiB/s")
 

@@ -37,7 +37,7 @@ def alternate(
     rounds: int,
     python: Callable[[str], str] = lambda _: sys.executable,
 ) -> dict[str, dict[str, float]]:
-    """Run `python -m module case …` for every case, round after round; medians of every figure each prints as JSON."""
+    """Run `python -m module case …` for every case, round after round; medians of each printed figure."""
     results: dict[str, list[dict[str, float]]] = {name: [] for name in cases}
     for number in range(rounds):
         for name, arguments in cases.items():

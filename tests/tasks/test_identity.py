@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,7 @@ def test_blocks_are_consecutive_and_keep_the_limit(sizes: list[int], limit: int,
 def test_blocks_are_full(sizes: list[int], limit: int, padded: bool) -> None:
     """The next document never still fits into the group before it."""
     groups = blocks(sizes, limit, padded=padded)
-    for group, following in zip(groups, groups[1:], strict=False):
+    for group, following in pairwise(groups):
         grown = [*group, following[0]]
         cost = max(sizes[i] for i in grown) * len(grown) if padded else sum(sizes[i] for i in grown)
         assert cost > limit
