@@ -118,7 +118,7 @@ class Layout:
     # ---- work in progress
     def partial(self, stage: str, key: str, part: str) -> str:
         """The arrays that a shard hands to the stage's `combine`."""
-        return f"{self.capture}/partials/{stage}/{key[:KEY_DIGITS]}/part-{part}.npz"
+        return f"{self.capture}/partials/{stage}/{key[:KEY_DIGITS]}/part-{part}.safetensors"
 
     def lock(self, name: str) -> str:
         return f"{self.capture}/locks/{name}.lock"

@@ -114,7 +114,7 @@ def _publish_model(prepared: Prepared, loaded: LoadedModel, shape: StoreShape) -
         work.add_folder(folder, layout.store_model, write_model(fs, folder, shape, *_output_projections(loaded)))
         return work
 
-    publish_once(fs, layout, layout.part_record("capture", prepared.record["key"], "model"), "model", compute)
+    publish_once(fs, layout, layout.model_record, "model", compute)
 
 
 def _output_projections(loaded: LoadedModel) -> tuple[torch.Tensor, torch.Tensor | None]:

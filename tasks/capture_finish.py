@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from storage.errors import IncompleteRun
+from storage.layout import FINAL
 from storage.tables import PartWriter, TableSpec
 from tasks.capture_tables import CAPTURES, DOCUMENTS, HEADS, TOKENS
 from tasks.models.loading import resolve
@@ -55,7 +56,7 @@ def finish_capture(runs: str, capture: str) -> bool:
             remedy="What is done is kept; run the same command again to do the rest.",
         )
     layout = prepared.layout
-    record_path = layout.part_record(CAPTURE, run.key, "final")
+    record_path = layout.part_record(CAPTURE, run.key, FINAL)
     done = publish_once(
         prepared.fs, layout, record_path, "capture-final", lambda staging: _tables(prepared, run, staging)
     )
@@ -86,7 +87,7 @@ def _tables(prepared: Prepared, run: StageRun, staging: str) -> Work:
         )
         writer.add(columns)
         record, rows = writer.close()
-        work.add_file(writer.path, prepared.layout.table_part(spec.name, run.key, "final"), record)
+        work.add_file(writer.path, prepared.layout.table_part(spec.name, run.key, FINAL), record)
         work.rows[spec.name] = rows
     work.quality = dict(prepared.record["left_out"])
     return work
