@@ -73,7 +73,7 @@ def _tables(prepared: Prepared, run: StageRun, staging: str) -> Work:
     nll = [store.shard(shard).nll(doc) for shard in store.shards for doc in store.documents(shard)]
     tables: list[tuple[TableSpec, Mapping[str, Any]]] = [
         (CAPTURES, _capture_columns(prepared, store)),
-        (DOCUMENTS, _document_columns(windows["source"], token_ids, nll)),
+        (DOCUMENTS, _document_columns(windows, token_ids, nll)),
         (TOKENS, _token_columns(prepared, token_ids, nll)),
         (HEADS, _head_columns(store)),
     ]
@@ -93,10 +93,11 @@ def _tables(prepared: Prepared, run: StageRun, staging: str) -> Work:
     return work
 
 
-def _document_columns(sources: list[str], token_ids: list[np.ndarray], nll: list[np.ndarray]) -> dict[str, Any]:
+def _document_columns(windows: dict[str, list], token_ids: list[np.ndarray], nll: list[np.ndarray]) -> dict[str, Any]:
     return {
         "doc": np.arange(len(token_ids), dtype=np.int32),
-        "source": sources,
+        "source": windows["source"],
+        "start_token": np.asarray(windows["start_token"], dtype=np.int32),
         "digest": [hashlib.sha256(ids.astype("<i4").tobytes()).hexdigest() for ids in token_ids],
         "n_tokens": np.asarray([len(ids) for ids in token_ids], dtype=np.int32),
         "nll_sum": np.asarray([values[1:].sum(dtype=np.float64) for values in nll]),

@@ -26,7 +26,9 @@ from tasks.tokenization import open_encoder
 _DEFAULT_WINDOW = 512
 
 WINDOWS = TableSpec(
-    "windows", ("doc",), pa.schema([("doc", INT), ("source", TEXT), ("token_ids", pa.list_(pa.int32()))])
+    "windows",
+    ("doc",),
+    pa.schema([("doc", INT), ("source", TEXT), ("start_token", INT), ("token_ids", pa.list_(pa.int32()))]),
 )
 """The documents of a capture as they will be fed to the model; not a table of the warehouse."""
 
@@ -160,7 +162,8 @@ def _prepared(manifest: Manifest, key: str) -> bool:
 
 
 def _window_table(documents: list[Document]) -> pa.Table:
-    columns = [range(len(documents)), [d.source for d in documents], [d.token_ids for d in documents]]
+    columns = [range(len(documents)), [d.source for d in documents], [d.start for d in documents]]
+    columns.append([d.token_ids for d in documents])
     arrays = [pa.array(values, field.type) for values, field in zip(columns, WINDOWS.schema, strict=True)]
     return pa.Table.from_arrays(arrays, schema=WINDOWS.schema)
 

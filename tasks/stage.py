@@ -127,7 +127,9 @@ def _shard_part(
     rows.close(work, prepared.layout, run.key, shard_part(shard))
     staged = f"{staging}/partial.safetensors"
     work.add_file(
-        staged, prepared.layout.partial(run.stage, run.key, shard_part(shard)), write_arrays(prepared.fs, staged, partial)
+        staged,
+        prepared.layout.partial(run.stage, run.key, shard_part(shard)),
+        write_arrays(prepared.fs, staged, partial),
     )
     return work
 
