@@ -172,9 +172,15 @@ def _stored_schema(spec: TableSpec) -> pa.Schema:
 
 
 def _parquet_writer(output: Any, schema: pa.Schema, spec: TableSpec) -> pq.ParquetWriter:
-    """zstd, dictionaries where values repeat (text and key columns); plain Parquet types, no Arrow schema inside."""
+    """zstd, dictionaries where values repeat (text and key columns); plain Parquet types, no Arrow schema inside.
+
+    No statistics of float columns: Parquet's leave NaN out, and readers conclude from them that no value is NaN.
+    """
     repeating = [f.name for f in spec.schema if f.type == TEXT or f.name in spec.grain]
-    return pq.ParquetWriter(output, schema, compression="zstd", use_dictionary=repeating, store_schema=False)
+    exact = [f.name for f in spec.schema if not pa.types.is_floating(f.type)]
+    return pq.ParquetWriter(
+        output, schema, compression="zstd", use_dictionary=repeating, store_schema=False, write_statistics=exact
+    )
 
 
 def _names(names: set[str]) -> str:

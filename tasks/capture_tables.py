@@ -44,8 +44,7 @@ TOKENS = table("tokens", {"doc": INT, "position": INT}, token_id=INT, token=TEXT
 HEADS = table("heads", {"layer": INT, "head": INT}, kv_head=INT, weight_norm_v=REAL, weight_norm_o=REAL)
 STAGES = table(
     "stages",
-    {"stage": TEXT},
-    key=TEXT,
+    {"stage": TEXT, "key": TEXT},
     version=INT,
     status=TEXT,
     params=TEXT,
