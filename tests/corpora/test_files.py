@@ -79,8 +79,10 @@ def test_an_unknown_kind_is_refused_with_the_known_ones(tree: Path, name: str) -
 def test_an_absent_file_names_the_nearest_one(tree: Path) -> None:
     with pytest.raises(CorpusError, match=r"two\.text', not there\. Did you mean 'two\.txt'\?"):
         expand([str(tree / "b/two.text")])
-    with pytest.raises(CorpusError, match="Its folder is not there either"):
+    with pytest.raises(CorpusError, match=r"nowhere/one\.txt', not there\. The folder .*nowhere is not there either"):
         expand([str(tree / "nowhere/one.txt")])
+    with pytest.raises(CorpusError, match=r"Nothing in .*/b has a name like it"):
+        expand([str(tree / "b/qqqqqq")])
 
 
 def test_a_folder_or_pattern_without_text_is_refused(tmp_path: Path) -> None:
