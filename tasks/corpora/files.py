@@ -6,9 +6,10 @@ import glob
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
-from storage.errors import CorpusError, UnknownName, UsageError
+from storage.errors import CorpusError, UsageError
 from tasks.corpora.topics import PYTHON_TOPICS, python_topics
 
 KINDS = {
@@ -82,9 +83,14 @@ def _expand_one(path: str) -> list[CorpusFile]:
 
 
 def _absent(place: Path) -> CorpusError:
-    beside = [p.name for p in place.parent.iterdir()] if place.parent.is_dir() else []
-    near = UnknownName.among("file", place.name, beside).remedy if beside else "Its folder is not there either."
-    return CorpusError(f"a file, a folder, a pattern or '{PYTHON_TOPICS}'", got=f"'{place}', not there", remedy=near)
+    beside = sorted(p.name for p in place.parent.iterdir()) if place.parent.is_dir() else None
+    if beside is None:
+        remedy = f"The folder {place.parent} is not there either."
+    elif near := get_close_matches(place.name, beside, n=1, cutoff=0.4):
+        remedy = f"Did you mean '{near[0]}'?"
+    else:
+        remedy = f"Nothing in {place.parent} has a name like it."
+    return CorpusError(f"a file, a folder, a pattern or '{PYTHON_TOPICS}'", got=f"'{place}', not there", remedy=remedy)
 
 
 def _hidden(path: Path, below: Path) -> bool:

@@ -12,6 +12,19 @@ from tasks.training.text import BEGIN, SPECIAL, UNKNOWN
 if TYPE_CHECKING:
     import torch
 
+OTHER_TASKS = {
+    "_name_or_path",
+    "chunk_size_feed_forward",
+    "classifier_dropout",
+    "id2label",
+    "is_encoder_decoder",
+    "label2id",
+    "output_attentions",
+    "output_hidden_states",
+    "problem_type",
+    "return_dict",
+}
+
 
 def new_model(settings: TrainSettings, vocabulary: int) -> Any:
     """A GPT-NeoX of that size with weights drawn from the seed: LayerNorm, attention and MLP side by side, rotary
@@ -35,6 +48,12 @@ def new_model(settings: TrainSettings, vocabulary: int) -> Any:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
         return GPTNeoXForCausalLM(config)
+
+
+def config_file(model: Any) -> dict[str, Any]:
+    """config.json: what tells this model from others, without the settings of tasks that it is not for."""
+    config = {k: v for k, v in model.config.to_dict().items() if k not in OTHER_TASKS}
+    return {**config, "architectures": [type(model).__name__], "dtype": "float16"}
 
 
 def halved(model: Any) -> dict[str, torch.Tensor]:
@@ -69,8 +88,7 @@ def export(folder: TrainingFolder, model: Any, vocabulary: list[str], settings: 
     """Write config, weights and tokenizer. Returns the bytes of the weights."""
     from safetensors.torch import save
 
-    config = {**model.config.to_dict(), "architectures": ["GPTNeoXForCausalLM"], "dtype": "float16"}
-    documents = {"config.json": config, **tokenizer_files(vocabulary, settings.context)}
+    documents = {"config.json": config_file(model), **tokenizer_files(vocabulary, settings.context)}
     for name, content in documents.items():
         folder.write(name, (json.dumps(content, indent=1, ensure_ascii=False, sort_keys=True) + "\n").encode())
     weights = save(halved(model), metadata={"format": "pt"})

@@ -1,20 +1,21 @@
-"""The folder that a training run fills: claimed by its own checkpoint or log, every file published by rename."""
+"""The folder that a training run fills: claimed by its own checkpoint or log, every file put in place by rename."""
 
 from __future__ import annotations
 
+import hashlib
 import json
-import os
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from storage.errors import DamagedPart, UsageError
+from storage.filesystem import open_runs
 
 if TYPE_CHECKING:
     import torch
 
-CHECKPOINT, LOG = "checkpoint.safetensors", "training_log.json"
-TEMPORARY = ".writing-"
+CHECKPOINT, LOG, LOCK = "checkpoint.safetensors", "training_log.json", ".training.lock"
 
 
 @dataclass
@@ -29,96 +30,113 @@ class Checkpoint:
 
 
 class TrainingFolder:
-    """`identity` is what the run is (settings, digest of the text): a folder of another identity is refused."""
+    """`identity` is what the run is (settings, digest of the text); a folder of anything else is refused."""
 
-    def __init__(self, out: Path, identity: dict[str, Any]) -> None:
-        self.out, self.identity = out, identity
-        out.mkdir(parents=True, exist_ok=True)
-        self._claim()
+    def __init__(self, out: str, identity: dict[str, Any]) -> None:
+        self._files = open_runs(out, create=True)
+        self.identity = identity
+        self.claim()
 
-    def _claim(self) -> None:
-        for name, read in ((LOG, self._read_log), (CHECKPOINT, self._read_identity)):
-            if (self.out / name).is_file():
-                self._compare(read(), name)
+    def claim(self) -> None:
+        """UsageError unless the folder is empty or holds this very run, begun or done."""
+        for name, read in ((LOG, self._read_log), (CHECKPOINT, self._read_notes)):
+            if self._files.exists(name):
+                self._compare(read()["identity"], name)
                 return
-        others = sorted(p.name for p in self.out.iterdir() if not p.name.startswith(TEMPORARY))
-        if others:
+        if others := self._files.children(""):
             raise UsageError(
                 "an empty folder, or one that holds this training run",
                 got=f"{', '.join(others[:3])}{' …' if len(others) > 3 else ''}",
-                where=str(self.out),
+                where=self._files.where,
                 remedy="Name another folder, or empty this one.",
             )
 
-    def _compare(self, theirs: dict[str, Any], name: str) -> None:
+    def _compare(self, theirs: Mapping[str, Any], name: str) -> None:
         for key in sorted({*self.identity, *theirs}):
-            if self.identity.get(key) != theirs.get(key):
+            ours, found = self.identity.get(key), theirs.get(key)
+            if ours != found:
                 raise UsageError(
-                    f"a folder of this training run ({key} = {self.identity.get(key)})",
-                    got=f"one with {key} = {theirs.get(key)}",
-                    where=str(self.out / name),
+                    f"a folder of this training run ({key} = {ours})",
+                    got=f"one with {key} = {found}",
+                    where=self._files.absolute(name),
                     remedy="Name another folder, remove this one, or give the settings that it was begun with.",
                 )
 
+    def lock(self, on_wait: Callable[[], None] | None) -> AbstractContextManager[None]:
+        """Held by the one process that trains into the folder."""
+        return self._files.lock(LOCK, on_wait)
+
     def write(self, name: str, data: bytes) -> None:
-        """Replace a file whole: a kill leaves the old one or the new one."""
-        temporary = self.out / f"{TEMPORARY}{name}"
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self.out / name)
+        """Put a file in place whole: a kill leaves the old one or the new one."""
+        self._files.write_bytes(name, data)
 
     def log(self) -> dict[str, Any] | None:
         """What the finished run recorded; None while it is not finished."""
-        return json.loads((self.out / LOG).read_bytes()) if (self.out / LOG).is_file() else None
+        return self._read_log() if self._files.exists(LOG) else None
 
-    def finish(self, log: dict[str, Any]) -> None:
+    def finish(self, log: Mapping[str, Any]) -> None:
         """Record the run as done and drop its checkpoint."""
         self.write(LOG, (json.dumps({"identity": self.identity, **log}, indent=1) + "\n").encode())
-        (self.out / CHECKPOINT).unlink(missing_ok=True)
+        self._files.remove(CHECKPOINT)
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Replace the checkpoint."""
         from safetensors.torch import save
 
-        notes = {"identity": self.identity, "step": checkpoint.step, "losses": checkpoint.losses}
-        header = {"theodolite": json.dumps({**notes, "seconds": checkpoint.seconds})}
-        self.write(CHECKPOINT, save({k: t.contiguous() for k, t in checkpoint.tensors.items()}, metadata=header))
+        tensors = {name: tensor.contiguous() for name, tensor in checkpoint.tensors.items()}
+        notes = {
+            "identity": self.identity,
+            "step": checkpoint.step,
+            "losses": checkpoint.losses,
+            "seconds": checkpoint.seconds,
+            "digest": _digest(tensors),
+        }
+        self.write(CHECKPOINT, save(tensors, metadata={"theodolite": json.dumps(notes)}))
 
     def load(self) -> Checkpoint | None:
-        """The last checkpoint; None if there is none."""
-        if not (self.out / CHECKPOINT).is_file():
+        """The last checkpoint; None if there is none. Raises DamagedPart if its tensors are not what was saved."""
+        if not self._files.exists(CHECKPOINT):
             return None
-        notes, tensors = self._open_checkpoint(with_tensors=True)
+        from safetensors.torch import load
+
+        notes = self._read_notes()
+        tensors = load(self._files.read_bytes(CHECKPOINT))
+        if notes["digest"] != _digest(tensors):
+            raise self._damaged(CHECKPOINT)
         return Checkpoint(notes["step"], tensors, notes["losses"], notes["seconds"])
 
-    def _read_identity(self) -> dict[str, Any]:
-        return self._open_checkpoint(with_tensors=False)[0]["identity"]
+    def _read_notes(self) -> dict[str, Any]:
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(self._files.absolute(CHECKPOINT), framework="pt") as file:
+                notes = json.loads((file.metadata() or {})["theodolite"])
+        except (SafetensorError, ValueError, KeyError) as error:
+            raise self._damaged(CHECKPOINT) from error
+        return notes
 
     def _read_log(self) -> dict[str, Any]:
         try:
-            return json.loads((self.out / LOG).read_bytes())["identity"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise UsageError(
-                "the log of a training run",
-                got="something else",
-                where=str(self.out / LOG),
-                remedy="Name another folder, or empty this one.",
-            ) from error
+            log = json.loads(self._files.read_bytes(LOG))
+        except ValueError as error:
+            raise self._damaged(LOG) from error
+        if not isinstance(log, dict) or not {"identity", "result"} <= log.keys():
+            raise self._damaged(LOG)
+        return log
 
-    def _open_checkpoint(self, *, with_tensors: bool) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-        from safetensors import SafetensorError, safe_open
+    def _damaged(self, name: str) -> DamagedPart:
+        return DamagedPart(
+            "what a training run wrote",
+            got="something else",
+            where=self._files.absolute(name),
+            remedy="Name another folder, or remove this one and train again.",
+        )
 
-        path = self.out / CHECKPOINT
-        try:
-            with safe_open(path, framework="pt") as file:
-                notes = json.loads(file.metadata()["theodolite"])
-                return notes, {k: file.get_tensor(k) for k in file.keys()} if with_tensors else {}  # noqa: SIM118
-        except (SafetensorError, ValueError, KeyError, TypeError) as error:
-            raise DamagedPart(
-                "a checkpoint of a training run",
-                got="something unreadable",
-                where=str(path),
-                remedy="Remove the folder and train again.",
-            ) from error
+
+def _digest(tensors: Mapping[str, torch.Tensor]) -> str:
+    """SHA-256 over names and bytes: safetensors itself carries no checksum."""
+    whole = hashlib.sha256()
+    for name in sorted(tensors):
+        whole.update(name.encode())
+        whole.update(tensors[name].numpy().tobytes())
+    return whole.hexdigest()

@@ -5,14 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from storage.errors import UsageError
 from tasks.training.export import export, halved, new_model
 from tasks.training.folder import Checkpoint, TrainingFolder
 from tasks.training.optimiser import Optimiser
+from tasks.training.progress import Listener, TrainProgress
 from tasks.training.settings import TrainSettings
 from tasks.training.text import TrainingText, batch_of, held_out_windows, training_text
 
@@ -20,19 +21,6 @@ MEASURE_EVERY = 100
 """Steps between two looks at the held-out text."""
 MEASURED_WINDOWS = 24
 """Windows of such a look; the last one takes the whole held-out text."""
-
-
-@dataclass(frozen=True)
-class TrainProgress:
-    """Where a run stands, told after every step."""
-
-    step: int
-    """Steps done."""
-    steps: int
-    loss: float
-    """Nats per character of this step's windows."""
-    characters_per_second: float
-    seconds_left: float
 
 
 @dataclass(frozen=True)
@@ -54,33 +42,40 @@ class TrainResult:
 
 def train(
     documents: Iterable[str],
-    out: str | Path,
+    out: str,
     settings: TrainSettings | None = None,
     *,
     checkpoint_every: int = 100,
-    progress: Callable[[TrainProgress], None] | None = None,
+    progress: Listener | None = None,
+    on_wait: Callable[[], None] | None = None,
 ) -> TrainResult:
     """Train a character model on the documents into the folder `out`, or go on with what lies there.
 
-    Interrupted anywhere and called again with the same arguments (and number of threads), it ends with the same
-    weights as an undisturbed run.
+    Interrupted anywhere and called again with the same arguments (and as many threads), it ends with the same weights
+    as an undisturbed run. Two calls at once: the second waits (and calls `on_wait`), then finds the work done.
 
     Raises: UsageError (settings, or an `out` that holds something else), CorpusError (too little text), DamagedPart
-    (an unreadable checkpoint).
+    (an unreadable checkpoint), StorageFull, StorageReadOnly.
     """
     settings = (settings or TrainSettings()).check()
+    if checkpoint_every < 1:
+        raise UsageError("a checkpoint every 1 or more steps", got=str(checkpoint_every), where="training settings")
     text = training_text(documents, settings)
-    folder = TrainingFolder(Path(out), {**settings.describe(), "text_digest": text.digest})
-    log = folder.log()
-    if log is not None:
-        return TrainResult(str(out), **log["result"], resumed_at=None, already_done=True)
-    run = _Run(text, folder, settings)
-    resumed_at = run.resume()
-    run.advance(checkpoint_every, progress)
-    return TrainResult(str(out), **run.finish(), resumed_at=resumed_at, already_done=False)
+    folder = TrainingFolder(out, {**settings.describe(), "text_digest": text.digest})
+    with folder.lock(on_wait):
+        folder.claim()  # once more: whoever held the lock may have filled the folder
+        log = folder.log()
+        if log is not None:
+            return TrainResult(out, **log["result"], resumed_at=None, already_done=True)
+        run = _Run(text, folder, settings)
+        resumed_at = run.resume()
+        run.advance(checkpoint_every, progress)
+        return TrainResult(out, **run.finish(), resumed_at=resumed_at, already_done=False)
 
 
 class _Run:
+    """Model, optimiser and state of one run."""
+
     def __init__(self, text: TrainingText, folder: TrainingFolder, settings: TrainSettings) -> None:
         self.text, self.folder, self.settings = text, folder, settings
         self.model = new_model(settings, len(text.vocabulary))
@@ -110,7 +105,8 @@ class _Run:
         self.state.seconds = time.perf_counter() - self.begun
         self.folder.save(self.state)
 
-    def advance(self, checkpoint_every: int, progress: Callable[[TrainProgress], None] | None) -> None:
+    def advance(self, checkpoint_every: int, progress: Listener | None) -> None:
+        """Take the steps that are left."""
         started, first = time.perf_counter(), self.state.step
         self.model.train()
         while self.state.step < self.settings.steps:
