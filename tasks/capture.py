@@ -14,8 +14,9 @@ from storage.manifest import Manifest, placed
 from storage.tensors import ShardWriter, StoreShape, model_moves, write_model
 from tasks.background import BackgroundCalls
 from tasks.identity import blocks
-from tasks.models.loading import LoadedModel, load_model, model_digest, pick_device, resolve
+from tasks.models.loading import LoadedModel, load_model, pick_device
 from tasks.models.run import TapSettings, capture_batch
+from tasks.models.sources import model_digest, resolve
 from tasks.planning import read_windows
 from tasks.prepared import Prepared
 from tasks.progress import Progress, emit

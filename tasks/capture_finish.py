@@ -14,7 +14,7 @@ from storage.layout import FINAL
 from storage.tables import PartWriter, TableSpec
 from tasks.capture_tables import CAPTURES, DOCUMENTS, HEADS, TOKENS
 from tasks.models.families import family_of
-from tasks.models.loading import resolve
+from tasks.models.sources import resolve
 from tasks.planning import read_windows
 from tasks.prepared import Prepared
 from tasks.shard import Work, publish_once
