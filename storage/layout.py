@@ -18,6 +18,7 @@ MODEL, SHARDS = "model", "shards"
 """The store's groups: what does not depend on the text, and the shards."""
 
 MODEL_WEIGHT, MODEL_BIAS = f"{MODEL}/output_weight", f"{MODEL}/output_bias"
+MODEL_VALUE_NORM = f"{MODEL}/value_weight_norm"
 """Arrays of the store: the output projection per head, and its bias."""
 
 FINAL = "final"

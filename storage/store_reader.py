@@ -15,7 +15,7 @@ import torch
 from storage.chunks import blocks, decode
 from storage.errors import DamagedPart, ForeignStore, MissingPart, UnknownName, UsageError
 from storage.filesystem import Filesystem
-from storage.layout import MODEL_BIAS, MODEL_WEIGHT, batch_array, under, zarr_json
+from storage.layout import MODEL_BIAS, MODEL_VALUE_NORM, MODEL_WEIGHT, batch_array, under, zarr_json
 from storage.manifest import FileRecord, Manifest, open_manifest
 from storage.store_shape import StoreShape
 from storage.triangles import unpack
@@ -83,6 +83,11 @@ class ActivationStore:
             return torch.from_numpy(weight), None
         bias = self._model.layer(MODEL_BIAS, layer, f"output bias of layer {layer}")
         return torch.from_numpy(weight), torch.from_numpy(bias)
+
+    def value_norm(self, layer: int) -> np.ndarray:
+        """The Frobenius norm of W_V of each key/value head of a layer, (H_kv,) float32."""
+        _check_layer(layer, self.shape.n_layers)
+        return self._model.layer(MODEL_VALUE_NORM, layer, f"norms of the value projection of layer {layer}")
 
     def group(self) -> zarr.Group:
         """The whole store as zarr-python's own group, unchecked: for a notebook."""

@@ -16,7 +16,18 @@ import torch
 from storage.chunks import Array, encode, metadata
 from storage.errors import StoreError
 from storage.filesystem import Filesystem, translate_os_errors
-from storage.layout import MODEL, MODEL_BIAS, MODEL_WEIGHT, SHARDS, Layout, batch_array, batch_group, under, zarr_json
+from storage.layout import (
+    MODEL,
+    MODEL_BIAS,
+    MODEL_VALUE_NORM,
+    MODEL_WEIGHT,
+    SHARDS,
+    Layout,
+    batch_array,
+    batch_group,
+    under,
+    zarr_json,
+)
 from storage.manifest import FileRecord
 from storage.refusals import check_values
 from storage.store_reader import ActivationStore, DocumentLayer, ShardReader
@@ -170,19 +181,25 @@ def write_model(
     shape: StoreShape,
     w_o: Iterable[torch.Tensor],
     bias: Iterable[torch.Tensor] | None,
+    value_norm: torch.Tensor | None = None,
 ) -> dict[str, FileRecord]:
     """Write what does not depend on the text, and the store's own groups, into staging, as float32.
 
     `w_o`: per layer the output projection by head, (H, d_v, D); a tensor (L, H, d_v, D) serves. `bias`: per layer (D,),
-    or None. Returns every file's record by its path inside the store; publish them with `model_moves`.
+    or None. `value_norm`: Frobenius norm of W_V per layer and key/value head, (L, H_kv). Returns every file's record by
+    its path inside the store; publish them with `model_moves`.
     """
     files, arrays = _Files(fs, staging_path), dict[str, Array]()
-    sizes = (shape.n_layers, shape.n_heads, shape.d_value, shape.d_model)
+    sizes: tuple[int, ...] = (shape.n_layers, shape.n_heads, shape.d_value, shape.d_model)
     arrays[MODEL_WEIGHT] = _model_array(MODEL_WEIGHT, sizes, ("layer", "head", "d_value", "d_model"))
     _write_layers(files, MODEL_WEIGHT, arrays[MODEL_WEIGHT], w_o)
     if bias is not None:
         arrays[MODEL_BIAS] = _model_array(MODEL_BIAS, (shape.n_layers, shape.d_model), ("layer", "d_model"))
         _write_layers(files, MODEL_BIAS, arrays[MODEL_BIAS], bias)
+    if value_norm is not None:
+        sizes = (shape.n_layers, shape.n_kv_heads)
+        arrays[MODEL_VALUE_NORM] = _model_array(MODEL_VALUE_NORM, sizes, ("layer", "kv_head"))
+        _write_layers(files, MODEL_VALUE_NORM, arrays[MODEL_VALUE_NORM], value_norm)
     groups: dict[str, dict[str, Any]] = {
         "": {"meaning": "activation store of Theodolite", "shape": shape.as_json()},
         MODEL: {"meaning": "what does not depend on the text"},
@@ -196,6 +213,7 @@ def write_model(
 _MODEL = {
     MODEL_WEIGHT: {"meaning": "output projection of attention by head: output = sum over heads of z @ W + bias"},
     MODEL_BIAS: {"meaning": "bias of the output projection of attention"},
+    MODEL_VALUE_NORM: {"meaning": "Frobenius norm of the value projection of each key/value head"},
 }
 
 

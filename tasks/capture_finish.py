@@ -13,7 +13,8 @@ from storage.errors import IncompleteRun
 from storage.layout import FINAL
 from storage.tables import PartWriter, TableSpec
 from tasks.capture_tables import CAPTURES, DOCUMENTS, HEADS, TOKENS
-from tasks.models.loading import resolve
+from tasks.models.families import family_of
+from tasks.models.sources import resolve
 from tasks.planning import read_windows
 from tasks.prepared import Prepared
 from tasks.shard import Work, publish_once
@@ -120,7 +121,8 @@ def _token_columns(prepared: Prepared, token_ids: list[np.ndarray], nll: list[np
 
 
 def _head_columns(store: ActivationStore) -> dict[str, Any]:
-    shape, norms = store.shape, store.value_weight_norms()
+    shape = store.shape
+    norms = np.stack([store.value_norm(layer) for layer in range(store.shape.n_layers)])
     heads = np.tile(np.arange(shape.n_heads, dtype=np.int32), shape.n_layers)
     layers = np.repeat(np.arange(shape.n_layers, dtype=np.int32), shape.n_heads)
     kv_head = heads // (shape.n_heads // shape.n_kv_heads)
@@ -141,12 +143,13 @@ def _capture_columns(prepared: Prepared, store: ActivationStore) -> dict[str, An
     seconds = sum(part.quality["milliseconds"] for part in published) / 1000
     n_tokens = sum(record["lengths"])
     ingredients = record["ingredients"]
+    family = family_of(record["model_config"], where=settings["model"])
     values = {
         "name": prepared.layout.capture,
         "model": settings["model"],
         "model_digest": ingredients["model_digest"],
-        "family": store.family,
-        "norm": store.norm,
+        "family": family.model_type,
+        "norm": family.norm,
         "n_layers": shape.n_layers,
         "n_heads": shape.n_heads,
         "n_kv_heads": shape.n_kv_heads,

@@ -20,7 +20,8 @@ from tasks.corpora.readers import corpus_digest, read_texts
 from tasks.corpora.windows import Document, WindowSettings, windows
 from tasks.estimates import ConfigShape, memory_peak, operations, stored_bytes
 from tasks.identity import CaptureIdentity, CaptureSettings, blocks, capture_identity, package_versions
-from tasks.models.loading import ModelSource, read_config, resolve
+from tasks.models.families import family_of
+from tasks.models.sources import ModelSource, read_config, resolve
 from tasks.tokenization import open_encoder
 
 _DEFAULT_WINDOW = 512
@@ -69,6 +70,7 @@ class _Described:
 def _describe(settings: CaptureSettings) -> _Described:
     source = resolve(settings.model)
     config = read_config(source)
+    family_of(config, where=settings.model)
     shape = ConfigShape.of(config, settings.model)
     window = settings.window or min(shape.positions or _DEFAULT_WINDOW, _DEFAULT_WINDOW)
     if shape.positions and window > shape.positions:
