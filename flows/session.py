@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from flows import engine
 from flows.captures import pick_capture
@@ -17,6 +17,7 @@ from storage.layout import WAREHOUSE
 from storage.warehouse import table_counts
 from tasks.registry import tables
 
+Result = TypeVar("Result")
 _CAPTURE_OPTIONS = (
     *("model", "corpus", "field", "window", "stride", "max_documents", "bos"),
     *("dtype", "store_dtype", "attention", "padding", "device"),
@@ -28,8 +29,8 @@ def capture_options(given: Mapping[str, Any]) -> dict[str, Any]:
     return {name: given[name] or None if name == "corpus" else given[name] for name in _CAPTURE_OPTIONS}
 
 
-def orchestrated(flow: Callable[[], Outcome], runs: str) -> Outcome:
-    """Run a flow with Prefect beside it and progress on standard error, and note where its results lie."""
+def in_prefect(flow: Callable[[], Result]) -> Result:
+    """Call something that runs a flow, with Prefect's API beside it and progress on standard error."""
     out = output()
     engine.set_environment(verbose=out.verbose)
     engine.start()
@@ -37,12 +38,17 @@ def orchestrated(flow: Callable[[], Outcome], runs: str) -> Outcome:
         engine.load_meanwhile()
         engine.connect()
     with engine.orchestration(), shown_by(display_for(out.errors)):
-        try:
-            outcome = flow()
-        except (IncompleteRun, KeyboardInterrupt):
-            with suppress(MissingPart):  # interrupted before there was a capture
-                add_place(runs, pick_capture(runs, None))
-            raise
+        return flow()
+
+
+def run_flow(flow: Callable[[], Outcome], runs: str) -> Outcome:
+    """Run a flow over a folder of runs, and note where its results lie: also those of a run that did not finish."""
+    try:
+        outcome = in_prefect(flow)
+    except (IncompleteRun, KeyboardInterrupt):
+        with suppress(MissingPart):  # interrupted before there was a capture
+            add_place(runs, pick_capture(runs, None))
+        raise
     add_place(runs, outcome.capture)
     return outcome
 
