@@ -107,6 +107,10 @@ class Layout:
     def shard_record(self, index: int) -> str:
         return f"{self.shard_records_root}/{shard_part(index)}.json"
 
+    def last_run(self, name: str) -> str:
+        """What the last run of the capture, or of the stage `name`, did and what it found done."""
+        return f"{self.manifest}/last/{name}.json"
+
     @property
     def stage_records_root(self) -> str:
         return f"{self.manifest}/stages"
