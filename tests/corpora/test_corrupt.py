@@ -65,6 +65,20 @@ def test_a_truncated_or_flipped_compressed_file(tmp_path: Path, suffix: str, inn
     fails(path, b"not compressed at all", "a readable (gzip|zstd) file")
 
 
+def test_what_lies_before_the_cut_is_read_and_the_line_after_it_named(tmp_path: Path) -> None:
+    rows = b"".join(json.dumps({"text": f"{i} " * 400}).encode() + b"\n" for i in range(4000))
+    whole = gzip.compress(rows, compresslevel=1)
+    path = tmp_path / "rows.jsonl.gz"
+    path.write_bytes(whole[: len(whole) // 2])
+    read = []
+    with pytest.raises(CorpusError) as caught:
+        for text in read_texts([str(path)]):
+            read.append(text.text)
+    assert read == [f"{i} " * 400 for i in range(len(read))]
+    assert len(read) > 1000
+    assert caught.value.where == f"{path}, line {len(read) + 1}"
+
+
 def test_a_parquet_file_that_is_none_or_is_cut(tmp_path: Path) -> None:
     path = tmp_path / "t.parquet"
     pq.write_table(pa.table({"text": ["one"] * 1000}), path)

@@ -35,6 +35,9 @@ def test_raw_text_keeps_its_spaces_and_a_mark_in_front_is_dropped(fixtures: Path
     windows = tmp_path / "w.txt"
     windows.write_bytes(b"\xef\xbb\xbfone\r\ntwo\r\n")
     assert [t.text for t in read_texts([str(windows)])] == ["one\r\ntwo\r\n"]
+    rows = tmp_path / "w.jsonl"
+    rows.write_bytes(b'\xef\xbb\xbf{"text": "one"}\r\n')
+    assert [t.text for t in read_texts([str(rows)])] == ["one"]
 
 
 def test_json_lines_by_field(fixtures: Path) -> None:

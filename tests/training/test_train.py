@@ -8,6 +8,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -131,6 +133,22 @@ def test_two_at_once_do_the_work_once(tmp_path: Path, undisturbed: dict[str, byt
     run(tmp_path, start_second)
     second.join(30)
     assert [r.already_done for r in results] == [True]
+    assert contents(tmp_path) == undisturbed
+
+
+def test_another_run_that_was_quicker_to_take_the_folder(
+    tmp_path: Path, undisturbed: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = TrainingFolder.lock
+
+    def late(self: TrainingFolder, on_wait: Callable[[], None] | None) -> AbstractContextManager[None]:
+        monkeypatch.undo()
+        run(tmp_path)
+        return lock(self, on_wait)
+
+    monkeypatch.setattr(TrainingFolder, "lock", late)
+    with pytest.raises(UsageError, match=r"\(seed = 2\), got one with seed = 1337"):
+        train(TEXT, str(tmp_path), replace(SETTINGS, seed=2))
     assert contents(tmp_path) == undisturbed
 
 
