@@ -12,7 +12,7 @@ import typer
 from flows import options as o
 from flows.console import answering, output
 from flows.progress import work
-from flows.session import in_prefect
+from flows.session import WITH_MODEL, in_prefect
 from tasks.progress import Progress, emit
 
 if TYPE_CHECKING:
@@ -26,7 +26,9 @@ def train(
         list[str] | None,
         typer.Option("--corpus", help="Files, folders or globs. Repeatable; python-topics.", show_default=False),
     ] = None,
-    field: Annotated[str | None, typer.Option("--field", help="The field that holds the text.", show_default=False)] = None,
+    field: Annotated[
+        str | None, typer.Option("--field", help="The field that holds the text.", show_default=False)
+    ] = None,
     steps: Annotated[int, typer.Option("--steps", help="Steps of training.")] = 1450,
     batch: Annotated[int, typer.Option("--batch", help="Windows in a step.")] = 8,
     context: Annotated[int, typer.Option("--context", help="Characters in a window.")] = 256,
@@ -49,7 +51,7 @@ def train(
         with work("train", steps, "steps"), listening(_steps()):
             return train_run(out, text, field=field, seed=seed, checkpoint_every=checkpoint_every, **sizes)
 
-    result, told = in_prefect(flow), output()
+    result, told = in_prefect(flow, WITH_MODEL), output()
     done = "was trained before" if result.already_done else f"trained in {result.seconds:,.0f} s"
     told.say(f"{result.parameters:,} parameters, {done}: {result.held_out_nats:.3f} nats per held-out character")
     told.say(f"theodolite run --model {shlex.quote(out)}{_corpus_again(text)}")
