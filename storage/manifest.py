@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import google_crc32c
+import numpy as np
 
 from storage.errors import ForeignStore, MissingPart, StoreError, UnknownName
 from storage.filesystem import Filesystem
@@ -44,8 +45,9 @@ class Checksum:
         self.size, self._crc = 0, 0
 
     def update(self, data: bytes | memoryview) -> None:
-        self._crc = google_crc32c.extend(self._crc, bytes(data) if isinstance(data, memoryview) else data)
-        self.size += len(data)
+        view = np.frombuffer(data, dtype=np.uint8)  # the checksum takes a writable memoryview only so, without a copy
+        self._crc = google_crc32c.extend(self._crc, view)
+        self.size += view.nbytes
 
     def record(self) -> FileRecord:
         return FileRecord(self.size, f"{self._crc:08x}")

@@ -73,7 +73,7 @@ class WindowResult:
     """Texts read; reading ends where the cap is reached."""
 
 
-def windows(  # noqa: PLR0917 (two settings of the tokenizer, one of the model)
+def windows(
     texts: Iterable[Text],
     encode: Callable[[str], list[int]],
     settings: WindowSettings,
