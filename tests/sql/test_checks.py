@@ -252,7 +252,7 @@ def test_stale_rows_are_not_checked(runs: LocalFolder) -> None:
 
 
 def test_unknown_names_are_said(warehouse: duckdb.DuckDBPyConnection) -> None:
-    with pytest.raises(UnknownName, match="'alpa'. Did you mean 'alpha'"):
+    with pytest.raises(UnknownName, match=r"'alpa'\. Did you mean 'alpha'"):
         run_checks(warehouse, ["alpa"])
-    with pytest.raises(UnknownName, match="the name of a check, got 'unique_token'. Did you mean 'unique_tokens'"):
+    with pytest.raises(UnknownName, match=r"the name of a check, got 'unique_token'\. Did you mean 'unique_tokens'"):
         run_checks(warehouse, only=["unique_token"])

@@ -124,7 +124,7 @@ def test_the_saved_catalog_names_the_part(runs: LocalFolder, harm: Harm) -> None
     harm(runs, path)
     saved = save_catalog(runs, tables())
     with duckdb.connect(saved, read_only=True) as connection:
-        with pytest.raises(duckdb.Error, match="part-00000.parquet"):
+        with pytest.raises(duckdb.Error, match=r"part-00000\.parquet"):
             connection.execute("select count(*) from contribution_rows").fetchall()
         assert connection.execute("select count(*) from tokens").fetchall() == [(24,)]
 

@@ -128,5 +128,5 @@ def test_a_folder_that_cannot_be_written_is_said(runs: LocalFolder, monkeypatch:
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("os.fsync", refuse)
-    with pytest.raises(StorageReadOnly, match="warehouse.duckdb"):
+    with pytest.raises(StorageReadOnly, match=r"warehouse\.duckdb"):
         save_catalog(runs, tables())

@@ -1,4 +1,4 @@
-"""The views: their columns, what is current, what an undefined number becomes, and that nothing is found by a pattern."""
+"""The views: their columns, what is current, what an undefined number becomes; no file is found by a pattern."""
 
 from __future__ import annotations
 
