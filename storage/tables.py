@@ -51,7 +51,7 @@ class PartWriter:
         unknown = set(constants) - set(spec.schema.names)
         if unknown:
             raise ValueError(f"table {spec.name} has no column {_names(unknown)} to hold constant")
-        self.spec, self.rows = spec, 0
+        self.path, self.spec, self.rows = path, spec, 0
         self._constants, self._where = dict(constants), fs.absolute(path)
         self._output = _ChecksummedOutput(fs.open_output(path))
         self._schema = _stored_schema(spec)

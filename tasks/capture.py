@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from storage.errors import ForeignStore
-from storage.manifest import Manifest
-from storage.tensors import ShardWriter, StoreShape, write_model
+from storage.layout import under
+from storage.manifest import Manifest, placed
+from storage.tensors import ShardWriter, StoreShape, model_moves, write_model
 from tasks.background import BackgroundCalls
 from tasks.identity import blocks
-from tasks.models.loading import LoadedModel, load_model, model_digest, pick_device, resolve
+from tasks.models.loading import LoadedModel, load_model, pick_device
 from tasks.models.run import TapSettings, capture_batch
+from tasks.models.sources import model_digest, resolve
 from tasks.planning import read_windows
 from tasks.prepared import Prepared
 from tasks.progress import Progress, emit
@@ -100,7 +102,7 @@ def store_shape(loaded: LoadedModel, dtype: str) -> StoreShape:
         d_model=a.d_model,
         d_value=a.d_value,
         causal=a.causal,
-        dtypes=dict.fromkeys(KINDS if a.has_sinks else KINDS[:-1], dtype),
+        dtypes=dict.fromkeys(KINDS if a.kind.sinks else KINDS[:-1], dtype),
         windows=a.windows,
     )
 
@@ -109,22 +111,23 @@ def _publish_model(prepared: Prepared, loaded: LoadedModel, shape: StoreShape) -
     fs, layout = prepared.fs, prepared.layout
 
     def compute(staging: str) -> Work:
-        work = Work()
-        folder = f"{staging}/model"
-        work.add_folder(folder, layout.store_model, write_model(fs, folder, shape, *_output_projections(loaded)))
-        return work
+        files = write_model(fs, under(staging, "store"), shape, *_model_tensors(loaded))
+        return Work(placed(files, layout.store), model_moves(layout, under(staging, "store")))
 
-    publish_once(fs, layout, layout.part_record("capture", prepared.record["key"], "model"), "model", compute)
+    publish_once(fs, layout, layout.model_record, "model", compute)
 
 
-def _output_projections(loaded: LoadedModel) -> tuple[torch.Tensor, torch.Tensor | None]:
+def _model_tensors(loaded: LoadedModel) -> tuple[list[torch.Tensor], list[torch.Tensor] | None, torch.Tensor]:
+    """Per layer W_O by head and its bias (None where the family has none), and the norms of W_V, (L, H_kv)."""
     import torch
 
-    from tasks.models.families import output_weights
+    from tasks.models.families import output_weights, value_weight_norms
 
-    pairs = [output_weights(loaded.anatomy, layer) for layer in range(loaded.anatomy.n_layers)]
+    layers = range(loaded.anatomy.n_layers)
+    pairs = [output_weights(loaded.anatomy, layer) for layer in layers]
     biases = [bias for _, bias in pairs if bias is not None]
-    return torch.stack([w for w, _ in pairs]), torch.stack(biases) if biases else None
+    norms = torch.stack([value_weight_norms(loaded.anatomy, layer).float().cpu() for layer in layers])
+    return [w.cpu() for w, _ in pairs], biases or None, norms
 
 
 def _capture(

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from storage.errors import IncompleteRun
+from storage.layout import FINAL
 from storage.tables import PartWriter, TableSpec
 from tasks.capture_tables import CAPTURES, DOCUMENTS, HEADS, TOKENS
-from tasks.models.loading import resolve
+from tasks.models.families import family_of
+from tasks.models.sources import resolve
 from tasks.planning import read_windows
 from tasks.prepared import Prepared
 from tasks.shard import Work, publish_once
@@ -55,7 +57,7 @@ def finish_capture(runs: str, capture: str) -> bool:
             remedy="What is done is kept; run the same command again to do the rest.",
         )
     layout = prepared.layout
-    record_path = layout.part_record(CAPTURE, run.key, "final")
+    record_path = layout.part_record(CAPTURE, run.key, FINAL)
     done = publish_once(
         prepared.fs, layout, record_path, "capture-final", lambda staging: _tables(prepared, run, staging)
     )
@@ -72,7 +74,7 @@ def _tables(prepared: Prepared, run: StageRun, staging: str) -> Work:
     nll = [store.shard(shard).nll(doc) for shard in store.shards for doc in store.documents(shard)]
     tables: list[tuple[TableSpec, Mapping[str, Any]]] = [
         (CAPTURES, _capture_columns(prepared, store)),
-        (DOCUMENTS, _document_columns(windows["source"], token_ids, nll)),
+        (DOCUMENTS, _document_columns(windows, token_ids, nll)),
         (TOKENS, _token_columns(prepared, token_ids, nll)),
         (HEADS, _head_columns(store)),
     ]
@@ -86,16 +88,17 @@ def _tables(prepared: Prepared, run: StageRun, staging: str) -> Work:
         )
         writer.add(columns)
         record, rows = writer.close()
-        work.add_file(writer.path, prepared.layout.table_part(spec.name, run.key, "final"), record)
+        work.add_file(writer.path, prepared.layout.table_part(spec.name, run.key, FINAL), record)
         work.rows[spec.name] = rows
     work.quality = dict(prepared.record["left_out"])
     return work
 
 
-def _document_columns(sources: list[str], token_ids: list[np.ndarray], nll: list[np.ndarray]) -> dict[str, Any]:
+def _document_columns(windows: dict[str, list], token_ids: list[np.ndarray], nll: list[np.ndarray]) -> dict[str, Any]:
     return {
         "doc": np.arange(len(token_ids), dtype=np.int32),
-        "source": sources,
+        "source": windows["source"],
+        "start_token": np.asarray(windows["start_token"], dtype=np.int32),
         "digest": [hashlib.sha256(ids.astype("<i4").tobytes()).hexdigest() for ids in token_ids],
         "n_tokens": np.asarray([len(ids) for ids in token_ids], dtype=np.int32),
         "nll_sum": np.asarray([values[1:].sum(dtype=np.float64) for values in nll]),
@@ -118,7 +121,8 @@ def _token_columns(prepared: Prepared, token_ids: list[np.ndarray], nll: list[np
 
 
 def _head_columns(store: ActivationStore) -> dict[str, Any]:
-    shape, norms = store.shape, store.value_weight_norms()
+    shape = store.shape
+    norms = np.stack([store.value_norm(layer) for layer in range(store.shape.n_layers)])
     heads = np.tile(np.arange(shape.n_heads, dtype=np.int32), shape.n_layers)
     layers = np.repeat(np.arange(shape.n_layers, dtype=np.int32), shape.n_heads)
     kv_head = heads // (shape.n_heads // shape.n_kv_heads)
@@ -139,12 +143,13 @@ def _capture_columns(prepared: Prepared, store: ActivationStore) -> dict[str, An
     seconds = sum(part.quality["milliseconds"] for part in published) / 1000
     n_tokens = sum(record["lengths"])
     ingredients = record["ingredients"]
+    family = family_of(record["model_config"], where=settings["model"])
     values = {
         "name": prepared.layout.capture,
         "model": settings["model"],
         "model_digest": ingredients["model_digest"],
-        "family": store.family,
-        "norm": store.norm,
+        "family": family.model_type,
+        "norm": family.norm,
         "n_layers": shape.n_layers,
         "n_heads": shape.n_heads,
         "n_kv_heads": shape.n_kv_heads,

@@ -9,7 +9,7 @@ from typing import Any
 
 from storage.errors import UsageError
 from storage.keys import digest, slug
-from tasks.models.loading import ModelSource, model_digest, tokenizer_digest
+from tasks.models.sources import ModelSource, model_digest, tokenizer_digest
 from tasks.registry import Stage
 
 CAPTURE_VERSION = 1

@@ -26,6 +26,8 @@ def stage_parameters(stage: Stage, overrides: Mapping[str, Any]) -> Any:
         return TypeAdapter(stage.parameters).validate_python(values)
     except ValidationError as error:
         first = error.errors()[0]
+        if isinstance(own := first.get("ctx", {}).get("error"), UsageError):
+            raise own from error
         name = ".".join([stage.name, *(str(part) for part in first["loc"])])
         raise UsageError(first["msg"], got=repr(first["input"]), where=name) from error
 

@@ -15,15 +15,23 @@ from storage.errors import MissingPart, StorageFull, UsageError
 from storage.filesystem import Filesystem, open_runs
 from storage.layout import Layout
 from storage.manifest import Manifest
-from storage.tables import read_plain, write_plain
+from storage.tables import INT, TEXT, TableSpec, read_table, write_table
 from tasks.corpora.readers import corpus_digest, read_texts
 from tasks.corpora.windows import Document, WindowSettings, windows
 from tasks.estimates import ConfigShape, memory_peak, operations, stored_bytes
 from tasks.identity import CaptureIdentity, CaptureSettings, blocks, capture_identity, package_versions
-from tasks.models.loading import ModelSource, read_config, resolve
+from tasks.models.families import family_of
+from tasks.models.sources import ModelSource, read_config, resolve
 from tasks.tokenization import open_encoder
 
 _DEFAULT_WINDOW = 512
+
+WINDOWS = TableSpec(
+    "windows",
+    ("doc",),
+    pa.schema([("doc", INT), ("source", TEXT), ("start_token", INT), ("token_ids", pa.list_(pa.int32()))]),
+)
+"""The documents of a capture as they will be fed to the model; not a table of the warehouse."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +70,7 @@ class _Described:
 def _describe(settings: CaptureSettings) -> _Described:
     source = resolve(settings.model)
     config = read_config(source)
+    family_of(config, where=settings.model)
     shape = ConfigShape.of(config, settings.model)
     window = settings.window or min(shape.positions or _DEFAULT_WINDOW, _DEFAULT_WINDOW)
     if shape.positions and window > shape.positions:
@@ -141,7 +150,7 @@ def prepare_capture(settings: CaptureSettings, runs: str) -> str:
                 where=runs,
                 remedy="Capture fewer documents (--max-documents), or store float16 (--store-dtype float16).",
             )
-        windows_record = write_plain(fs, layout.windows, _window_table(documents))
+        windows_record = write_table(fs, layout.windows, WINDOWS, _window_table(documents))
         record = _capture_record(described, plan, lengths)
         manifest.write_capture({**record, "windows": asdict(windows_record)})
     return layout.capture
@@ -155,13 +164,10 @@ def _prepared(manifest: Manifest, key: str) -> bool:
 
 
 def _window_table(documents: list[Document]) -> pa.Table:
-    return pa.table(
-        {
-            "doc": pa.array(range(len(documents)), pa.int32()),
-            "source": pa.array([d.source for d in documents], pa.string()),
-            "token_ids": pa.array([d.token_ids for d in documents], pa.list_(pa.int32())),
-        }
-    )
+    columns = [range(len(documents)), [d.source for d in documents], [d.start for d in documents]]
+    columns.append([d.token_ids for d in documents])
+    arrays = [pa.array(values, field.type) for values, field in zip(columns, WINDOWS.schema, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=WINDOWS.schema)
 
 
 def _capture_record(described: _Described, plan: CapturePlan, lengths: list[int]) -> dict[str, Any]:
@@ -182,4 +188,4 @@ def _capture_record(described: _Described, plan: CapturePlan, lengths: list[int]
 
 def read_windows(fs: Filesystem, layout: Layout) -> pa.Table:
     """The documents of a prepared capture: doc, source, token_ids."""
-    return read_plain(fs, layout.windows)
+    return read_table(fs, layout.windows)

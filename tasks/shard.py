@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from storage.filesystem import Filesystem
 from storage.layout import Layout
-from storage.manifest import FileRecord, Manifest, PartRecord
+from storage.manifest import FileRecord, Manifest, PartRecord, placed
 
 
 @dataclass
@@ -28,7 +28,7 @@ class Work:
 
     def add_folder(self, staged: str, final: str, records: dict[str, FileRecord]) -> None:
         """A whole folder, moved by one rename; `records` are relative to it."""
-        self.files |= {f"{final}/{name}": record for name, record in records.items()}
+        self.files |= placed(records, final)
         self.moves.append((staged, final))
 
 

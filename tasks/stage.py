@@ -7,9 +7,10 @@ from functools import partial as bind
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
+from storage.arrays import read_arrays, write_arrays
 from storage.errors import IncompleteRun, UsageError
-from storage.layout import Layout
-from storage.tables import PartWriter, read_arrays, write_arrays
+from storage.layout import FINAL, Layout, shard_part
+from storage.tables import PartWriter
 from tasks.identity import stage_key
 from tasks.parameters import stage_parameters
 from tasks.prepared import Prepared
@@ -21,8 +22,6 @@ from tasks.stage_record import StageRun, mark, request
 if TYPE_CHECKING:
     from storage.filesystem import Filesystem
     from storage.tensors import ActivationStore, StoreShape
-
-FINAL = "final"
 
 
 class _PartRows:
@@ -67,12 +66,8 @@ def stage_parts_left(runs: str, capture: str, name: str, key: str) -> list[int]:
     """The shards whose part of the stage is not published yet."""
     prepared = Prepared.open(runs, capture)
     layout, manifest = prepared.layout, prepared.manifest
-    paths = [layout.part_record(name, key, _part(shard)) for shard in range(prepared.n_shards)]
+    paths = [layout.part_record(name, key, shard_part(shard)) for shard in range(prepared.n_shards)]
     return [shard for shard, path in enumerate(paths) if manifest.published(path) is None]
-
-
-def _part(shard: int) -> str:
-    return f"{shard:05d}"
 
 
 def _context(run: StageRun, layers: int) -> StageContext:
@@ -110,7 +105,7 @@ def run_stage_shards(runs: str, capture: str, name: str, key: str, shards: Seque
     done = []
     for shard in shards:
         compute = bind(_shard_part, prepared, declared, run, store, shard)
-        if _publish(prepared, run, _part(shard), compute):
+        if _publish(prepared, run, shard_part(shard), compute):
             done.append(shard)
     return done
 
@@ -129,10 +124,12 @@ def _shard_part(
     context = _context(run, store.shape.n_layers)
     partial, quality = declared.steps().per_shard(store, store.shard(shard), parameters, context, rows)
     work = Work(quality=quality)
-    rows.close(work, prepared.layout, run.key, _part(shard))
+    rows.close(work, prepared.layout, run.key, shard_part(shard))
     staged = f"{staging}/partial.safetensors"
     work.add_file(
-        staged, prepared.layout.partial(run.stage, run.key, _part(shard)), write_arrays(prepared.fs, staged, partial)
+        staged,
+        prepared.layout.partial(run.stage, run.key, shard_part(shard)),
+        write_arrays(prepared.fs, staged, partial),
     )
     return work
 
@@ -163,7 +160,7 @@ def finish_stage(runs: str, capture: str, name: str, key: str) -> bool:
 
 def _final_part(prepared: Prepared, declared: Stage, run: StageRun, store: ActivationStore, staging: str) -> Work:
     fs, layout, steps = prepared.fs, prepared.layout, declared.steps()
-    paths = [layout.partial(run.stage, run.key, _part(shard)) for shard in range(prepared.n_shards)]
+    paths = [layout.partial(run.stage, run.key, shard_part(shard)) for shard in range(prepared.n_shards)]
     combined: Partial = reduce(steps.combine, (read_arrays(fs, path) for path in paths))
     rows = _PartRows(fs, staging, declared, layout.capture, run.key)
     parameters = stage_parameters(declared, run.parameters)

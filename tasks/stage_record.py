@@ -11,6 +11,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from storage.errors import MissingPart
+from storage.layout import FINAL, shard_part
 from storage.tables import write_table
 from tasks.capture_tables import STAGES
 from tasks.prepared import Prepared
@@ -90,16 +91,16 @@ def _totals(prepared: Prepared, stage: str, key: str) -> tuple[int, dict[str, in
     """Rows, quality counts and number of shards, summed over the published parts of one run."""
     layout, manifest = prepared.layout, prepared.manifest
     shard_paths = [_shard_record(prepared, stage, key, shard) for shard in range(prepared.n_shards)]
-    other_paths = [layout.part_record(stage, key, part) for part in ("model", "final")]
     shards = [p for p in map(manifest.published, shard_paths) if p is not None]
-    others = [p for p in map(manifest.published, other_paths) if p is not None]
+    final = manifest.published(layout.part_record(stage, key, FINAL))
+    parts = shards if final is None else [*shards, final]
     quality: Counter[str] = Counter()
-    for part in (*shards, *others):
+    for part in parts:
         quality.update(part.quality)
-    return sum(sum(p.rows.values()) for p in (*shards, *others)), dict(quality), len(shards)
+    return sum(sum(p.rows.values()) for p in parts), dict(quality), len(shards)
 
 
 def _shard_record(prepared: Prepared, stage: str, key: str, shard: int) -> str:
     if stage == "capture":
         return prepared.layout.shard_record(shard)
-    return prepared.layout.part_record(stage, key, f"{shard:05d}")
+    return prepared.layout.part_record(stage, key, shard_part(shard))

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.models.loading import ModelSource, load_tokenizer
+from tasks.models.loading import load_tokenizer
+from tasks.models.sources import ModelSource
 
 _PLAIN = {"PreTrainedTokenizerFast", "TokenizersBackend"}
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from storage.manifest import FileRecord
-from storage.tables import file_record
 from tasks.prepared import Prepared
 from tasks.progress import Progress, emit
 
@@ -24,9 +23,9 @@ def verify_capture(runs: str, capture: str) -> tuple[int, list[str]]:
 def _records(prepared: Prepared) -> Iterator[str]:
     """Paths of all part records that were written: shards of the capture, then parts of its stages."""
     fs, layout = prepared.fs, prepared.layout
-    for shard in range(prepared.n_shards):
-        if fs.exists(layout.shard_record(shard)):
-            yield layout.shard_record(shard)
+    for path in (layout.model_record, *map(layout.shard_record, range(prepared.n_shards))):
+        if fs.exists(path):
+            yield path
     for path in fs.list(layout.stage_records_root):
         if not path.endswith("/stage.json"):
             yield path
@@ -36,5 +35,5 @@ def _windows_problem(prepared: Prepared) -> Iterator[str]:
     path, expected = prepared.layout.windows, FileRecord(**prepared.record["windows"])
     if not prepared.fs.exists(path):
         yield f"{path}: missing"
-    elif file_record(prepared.fs, path) != expected:
+    elif FileRecord.of(prepared.fs.read_bytes(path)) != expected:
         yield f"{path}: its content is not what the manifest says"

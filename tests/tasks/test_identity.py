@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from storage.errors import UsageError
 from tasks.identity import CaptureSettings, blocks, capture_identity, model_title, stage_key
-from tasks.models.loading import resolve
+from tasks.models.sources import resolve
 from tasks.registry import stage
 
 sizes = st.lists(st.integers(2, 600), min_size=1, max_size=60)
