@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -111,10 +112,10 @@ def start() -> None:
         _server = LocalServer()
 
 
-def load_meanwhile() -> None:
-    """Import the heavy libraries, which takes about as long as the API does to start."""
-    import torch  # noqa: F401
-    from transformers import AutoModelForCausalLM  # noqa: F401
+def load_meanwhile(*modules: str) -> None:
+    """Import what the flow will need of torch and transformers: it takes about as long as the API does to start."""
+    for module in modules:
+        import_module(module)
 
 
 def connect() -> None:
