@@ -143,4 +143,4 @@ def damaged(fs: Filesystem, part: TablePart, got: str, *, expected: str = "a who
 
 def _remedy(part: TablePart) -> str:
     run = part.run
-    return f"Delete the file if it is there, and run stage {run.stage} of capture {run.capture} again: what is left is kept."
+    return f"Delete the file if it is there and run stage {run.stage} of {run.capture} again: what is left is kept."

@@ -82,9 +82,9 @@ def _raise(message: str, kind: str) -> str:
 
 def _keys(runs: Iterable[Run]) -> str:
     rows = [f"({text_literal(r.capture)}, {text_literal(r.stage)}, {text_literal(r.key)})" for r in runs]
-    if not rows:
-        return "select cast(null as varchar) as capture, cast(null as varchar) as stage, cast(null as varchar) as key where false"
-    return f"select * from (values {', '.join(rows)}) as keys(capture, stage, key)"
+    # The first row gives the types and is never shown.
+    values = ", ".join(["('', '', '')", *rows])
+    return f"select * from (values {values}) as keys(capture, stage, key) where key <> ''"
 
 
 def text_literal(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -47,7 +48,9 @@ def connect(fs: Filesystem, specs: Mapping[str, TableSpec]) -> duckdb.DuckDBPyCo
     turns DuckDB's error into MissingPart or DamagedPart; the message names the file either way).
     """
     connection = duckdb.connect(config=_SETTINGS)
-    connection.execute(f"set temp_directory = {text_literal(tempfile.gettempdir())}")
+    # Its own folder to spill into, made and removed by DuckDB: two processes in one folder would overwrite each other.
+    spill = Path(tempfile.gettempdir()) / f"theodolite-{os.getpid()}-{os.urandom(4).hex()}"
+    connection.execute(f"set temp_directory = {text_literal(str(spill))}")
     _create(connection, fs, specs)
     return connection
 

@@ -8,10 +8,9 @@ v W_O R gives the row sums in the same pass over α.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import torch
 from torch import Tensor

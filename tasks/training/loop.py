@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -162,6 +163,7 @@ class _Run:
             "seconds": round(time.perf_counter() - self.begun, 1),
         }
         text = {"characters_trained_on": len(self.text.train), "characters_held_out": len(self.text.held_out)}
-        machine = {"torch": torch.__version__, "threads": torch.get_num_threads()}
+        versions = {"python": platform.python_version(), "torch": torch.__version__}
+        machine = {**versions, "threads": torch.get_num_threads()}
         self.folder.finish({"result": result, "text": text, "machine": machine, "losses": self.state.losses})
         return result
