@@ -83,7 +83,10 @@ def test_options_stand_over_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('[capture]\nmodle = "a"', "expected the name of a setting, got 'modle', in {file} [capture]. Did you mean 'model'?"),
+        (
+            '[capture]\nmodle = "a"',
+            "expected the name of a setting, got 'modle', in {file} [capture]. Did you mean 'model'?",
+        ),
         ("[captures]\n", "expected the name of a section, got 'captures', in {file}. Did you mean 'capture'?"),
         ("[stages.contribution]\n", "expected the name of a stage, got 'contribution'. Did you mean 'contributions'?"),
         (
@@ -96,7 +99,7 @@ def test_options_stand_over_the_file(tmp_path: Path) -> None:
         ('[capture]\ndtype = "float8"', "expected one of float32, float16, bfloat16, got 'float8', in dtype"),
         ('[capture]\nattention = "rebuilt"', "expected attention = stored, got 'rebuilt'"),
         (
-            '[run]\nstages = []\n[stages.contributions]\nedges = 2',
+            "[run]\nstages = []\n[stages.contributions]\nedges = 2",
             "expected parameters of stages that run (none), got parameters of contributions, in {file}. "
             "Add contributions to --stages, or leave its parameters out.",
         ),
