@@ -5,6 +5,7 @@ Every path is POSIX text relative to WHERE, the folder (later: the bucket) of ru
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 WAREHOUSE = "warehouse.duckdb"
@@ -12,6 +13,12 @@ WAREHOUSE = "warehouse.duckdb"
 
 KEY_DIGITS = 16
 """How many hex digits of a stage's key its folders carry; the whole key is in its record and in its rows."""
+
+MODEL, SHARDS = "model", "shards"
+"""The store's groups: what does not depend on the text, and the shards."""
+
+MODEL_WEIGHT, MODEL_BIAS = f"{MODEL}/output_weight", f"{MODEL}/output_bias"
+"""Arrays of the store: the output projection per head, and its bias."""
 
 FINAL = "final"
 """The part that belongs to no shard: what a stage (or the capture) writes once at its end."""
@@ -32,9 +39,19 @@ def batch_group(batch: int) -> str:
     return f"batch-{batch:02d}"
 
 
-def chunk_file(array: str, layer: int) -> str:
-    """The file (Zarr chunk or Zarr shard) that holds one layer of an array of three axes."""
-    return f"{array}/c/{layer}/0/0"
+def batch_array(batch: int, kind: str) -> str:
+    """The array of a kind of tensor for a forward batch, inside a shard of the store."""
+    return f"{batch_group(batch)}/{kind}"
+
+
+def zarr_json(node: str) -> str:
+    """The file that describes a group or array of the store; "" is the root."""
+    return f"{node}/zarr.json" if node else "zarr.json"
+
+
+def chunk_name(index: Iterable[int]) -> str:
+    """A chunk's file in its array's folder, all in one folder: Zarr's default keys with dots for slashes."""
+    return "c." + ".".join(map(str, index))
 
 
 @dataclass(frozen=True)
@@ -54,12 +71,12 @@ class Layout:
 
     @property
     def store_shards(self) -> str:
-        return f"{self.store}/shards"
+        return f"{self.store}/{SHARDS}"
 
     @property
     def store_model(self) -> str:
         """The group of what does not depend on the text: W_O and its bias."""
-        return f"{self.store}/model"
+        return f"{self.store}/{MODEL}"
 
     def shard(self, index: int) -> str:
         return f"{self.store_shards}/{shard_part(index)}"
