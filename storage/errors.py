@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import Any
 
 
 class TheodoliteError(Exception):
@@ -18,6 +19,10 @@ class TheodoliteError(Exception):
         self.expected, self.got, self.where, self.remedy = expected, got, where, remedy
         super().__init__(expected, got, where, remedy)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Errors cross processes: pickle would otherwise call the class with positional arguments, and fail."""
+        return _rebuild, (type(self), self.expected, self.got, self.where, self.remedy)
+
     def __str__(self) -> str:
         parts = [f"expected {self.expected}"]
         if self.got:
@@ -26,6 +31,10 @@ class TheodoliteError(Exception):
             parts.append(f"in {self.where}")
         text = ", ".join(parts)
         return f"{text}. {self.remedy}" if self.remedy else text
+
+
+def _rebuild(leaf: type[TheodoliteError], expected: str, got: str, where: str, remedy: str) -> TheodoliteError:
+    return leaf(expected, got=got, where=where, remedy=remedy)
 
 
 class UsageError(TheodoliteError, ValueError):

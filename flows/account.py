@@ -1,0 +1,115 @@
+"""What a run found, told in a few lines from the named queries; where it lies; and what to ask next."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from statistics import fmean
+from typing import Any
+
+from duckdb import DuckDBPyConnection
+
+from flows.console import output, plain
+from flows.outcome import Outcome
+from storage.filesystem import open_runs
+from storage.layout import WAREHOUSE, Layout
+from storage.warehouse import connect, query, run_sql
+from tasks.registry import tables
+
+_GROUPS = {"sink": "the first token", "self": "the token itself", "tail": "the tokens between"}
+_FACTORS = {"share_alpha": "attention", "share_norm": "norm", "share_cosine": "direction"}
+
+
+def tell_account(runs: str, outcome: Outcome) -> None:
+    """Say what the tables of this run show, in the words of the paper they come from."""
+    out, done = output(), {work.name for work in outcome.work}
+    connection = connect(open_runs(runs), tables())
+    try:
+        lines = list(_capture_lines(connection, outcome.capture))
+        if "contributions" in done:
+            lines += _contribution_lines(connection, outcome.capture)
+    finally:
+        connection.close()
+    out.say()
+    out.say(f"What was found in {outcome.capture}", style="bold")
+    for line in lines:
+        out.say(f"  {line}")
+    out.add(found=plain(lines))
+
+
+def _capture_lines(connection: DuckDBPyConnection, capture: str) -> Iterator[str]:
+    row = query(connection, "capture_cost", {"capture": capture}).to_pylist()[0]
+    loss = _loss(connection, capture)
+    yield (
+        f"{row['model']} predicts the text with {loss:.3f} nats per token "
+        f"({row['n_docs']:,} documents, {row['n_tokens']:,} tokens)."
+    )
+    yield f"Captured at {row['tokens_per_second']:,.0f} tokens/s, {row['bytes'] / 1e6:,.0f} MB."
+
+
+def _loss(connection: DuckDBPyConnection, capture: str) -> float:
+    text = "select capture, sum(nll_sum) / sum(n_predicted) as loss from documents group by capture"
+    return next(row["loss"] for row in run_sql(connection, text).to_pylist() if row["capture"] == capture)
+
+
+def _contribution_lines(connection: DuckDBPyConnection, capture: str) -> Iterator[str]:
+    asked = {"capture": capture}
+    sinks = [r for r in query(connection, "sink_suppression", asked).to_pylist() if _defined(r, "sink_rate_mean")]
+    if sinks:
+        yield _strongest(sinks)
+        shortened = sum(bool(r["as_published"]) for r in sinks)
+        yield (
+            f"In {shortened} of {len(sinks)} heads attending to the first token shortens what the head writes "
+            "(published: it does)."
+        )
+    fits = [r for r in query(connection, "convexity", asked).to_pylist() if _defined(r, "curvature")]
+    if fits:
+        convex = sum(bool(r["convex"]) for r in fits)
+        yield (
+            f"The output norm is surely convex in the sink rate in {convex} of {len(fits)} heads (published: convex)."
+        )
+    for row in query(connection, "factor_shares", asked).to_pylist():
+        if all(_defined(row, name) for name in _FACTORS):
+            shares = ", ".join(f"{word} {row[name]:.0%}" for name, word in _FACTORS.items())
+            yield f"The weight of {_GROUPS[row['token_group']]} is decided by {shares}."
+
+
+def _defined(row: dict[str, Any], name: str) -> bool:
+    return plain(row[name]) is not None
+
+
+def _strongest(sinks: list[dict[str, Any]]) -> str:
+    top = sorted(sinks, key=lambda r: -r["sink_rate_mean"])[:3]
+    heads = ", ".join(f"layer {r['layer']} head {r['head']} ({r['sink_rate_mean']:.0%})" for r in top)
+    mean = fmean(r["sink_rate_mean"] for r in sinks)
+    return f"Attention on the first token: {mean:.0%} on average, most in {heads}."
+
+
+def tell_place(runs: str, capture: str) -> None:
+    """Where the results lie."""
+    out, fs = output(), open_runs(runs)
+    out.say()
+    out.say("Where it lies", style="bold")
+    out.say(f"  warehouse  {fs.absolute(WAREHOUSE)}  (any DuckDB client opens it)")
+    out.say(f"  tables     {fs.absolute(Layout(capture).table_root)}")
+    out.say(f"  store      {fs.absolute(Layout(capture).store)}")
+
+
+def tell_next(runs: str) -> None:
+    """Three commands that show more of it."""
+    out = output()
+    place = "" if runs == "runs" else f" --runs {shlex.quote(runs)}"
+    edges = (
+        "select layer, head, key, count(*) as n, avg(cw_intra) as weight from contribution_edges "
+        "where rank = 0 and key < query group by all order by n desc limit 10"
+    )
+    commands = [
+        f"theodolite query sink_suppression layer=0{place}",
+        f"theodolite sql {shlex.quote(edges)}{place}",
+        f"theodolite stage contributions --set contributions.edges=16{place}",
+    ]
+    out.say()
+    out.say("Try next", style="bold")
+    for command in commands:
+        out.say(f"  {command}")
+    out.add(next=commands)

@@ -1,0 +1,50 @@
+"""The flow `capture`: one model over one corpus into an activation store, shard by shard."""
+
+from __future__ import annotations
+
+from prefect import flow
+
+from flows.config import CaptureConfig
+from flows.engine import cores
+from flows.outcome import Outcome, Work, remember
+from flows.progress import work
+from flows.steps import capture_block, finish_capture_step, finish_or_raise, run_shards, threads
+from tasks.capture_finish import request_capture
+from tasks.planning import prepare_capture
+from tasks.prepared import Prepared
+
+_ONE_DEVICE = 1
+"""Shards of a capture are worked on one after the other: the device, or all cores, belong to the one under way."""
+
+
+@flow(name="capture", task_runner=threads(_ONE_DEVICE), persist_result=False, retries=0)
+def capture_run(capture: CaptureConfig = CaptureConfig(), runs: str = "runs") -> Outcome:  # noqa: B008 - frozen
+    """Capture a model's attention, values and hidden states over a corpus.
+
+    Args:
+        capture: the model, the corpus, and how they are captured.
+        runs: the folder of runs.
+
+    Raises UsageError, CorpusError or ModelError before any work; IncompleteRun where some shards failed.
+    """
+    name = prepare_capture(capture.settings(), runs)
+    request_capture(runs, name)
+    prepared = Prepared.open(runs, name)
+    left = prepared.shards_left()
+    total, lengths = prepared.n_shards, prepared.record["lengths"]
+    failures: dict[int, Exception] = {}
+    if left:
+        tokens = sum(lengths[doc] for shard in left for doc in prepared.record["shards"][shard])
+        _use_all_cores()
+        with work("capture", tokens, "tokens"):
+            failures = run_shards(capture_block, left, _ONE_DEVICE, runs=runs, capture=name)
+    finish_or_raise(lambda: finish_capture_step(runs, name), "the capture", name, total, failures)
+    done = Work("capture", total, total - len(left))
+    remember(runs, name, done)
+    return Outcome(name, (done,))
+
+
+def _use_all_cores() -> None:
+    import torch
+
+    torch.set_num_threads(cores())

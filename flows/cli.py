@@ -1,0 +1,69 @@
+"""The command `theodolite`."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from typing import Annotated
+
+import typer
+
+from flows.commands import asking, training, working
+from flows.console import usage_error
+
+app = typer.Typer(
+    name="theodolite",
+    help="Capture a language model's attention once, then measure it in SQL.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for _name, _command in (
+    ("run", working.run),
+    ("plan", asking.plan),
+    ("capture", working.capture),
+    ("stage", working.stage),
+    ("train", training.train),
+    ("status", asking.status),
+    ("verify", asking.verify),
+    ("sql", asking.sql),
+    ("query", asking.query_),
+    ("models", asking.models),
+):
+    app.command(_name)(_command)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        try:
+            typer.echo(version("theodolite"))
+        except PackageNotFoundError:
+            typer.echo("not installed as a package")
+        raise typer.Exit
+
+
+@app.callback()
+def theodolite(
+    shown: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="The version, and nothing else.")
+    ] = False,
+) -> None:
+    """Capture a language model's attention once, then measure it in SQL."""
+
+
+def main() -> None:
+    """The command line: parse, call, and leave with the command's exit code."""
+    try:
+        code = app(standalone_mode=False)
+    except Exception as error:  # the commands tell their own errors: what arrives here is a line that did not parse
+        if not hasattr(error, "exit_code"):
+            raise
+        code = usage_error(error, sys.argv[1:])
+    gc.freeze()  # else the interpreter, on its way out, looks through all of torch and Prefect for two seconds
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+if __name__ == "__main__":
+    main()

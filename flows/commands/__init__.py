@@ -1,0 +1,1 @@
+"""The commands of `theodolite`: each parses, calls, and tells."""

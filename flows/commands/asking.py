@@ -1,0 +1,195 @@
+"""The commands that only read, and answer at once: plan, status, verify, sql, query, models."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from flows import options as o
+from flows.captures import Standing, count_parts, pick_capture, standings
+from flows.checking import check_tables
+from flows.configuring import configure
+from flows.console import FAILED, answering, output, plain
+from flows.progress import display_for, shown_by, work
+from flows.session import add_place, capture_options
+from storage.errors import StoreError, UsageError
+from storage.filesystem import open_runs
+from storage.manifest import list_captures
+from storage.warehouse import connect, list_queries, query, run_sql
+from tasks.registry import tables
+
+_SHOWN_ROWS = 100
+
+
+@answering
+def plan(
+    config: o.ConfigFile = None,
+    model: o.Model = None,
+    corpus: o.Corpus = None,
+    field: o.Field = None,
+    window: o.Window = None,
+    stride: o.Stride = None,
+    max_documents: o.MaxDocuments = None,
+    bos: o.Bos = None,
+    dtype: o.DType = None,
+    store_dtype: o.StoreDType = None,
+    attention: o.Attention = None,
+    padding: o.Padding = None,
+    device: o.Device = None,
+    runs: o.Runs = None,
+    as_json: o.Json = False,
+    verbose: o.Verbose = False,
+) -> int | None:
+    """What a capture will be and cost: bytes, operations, memory. Takes what `run` takes; nothing is captured."""
+    from tasks.planning import plan_capture
+
+    chosen = configure(config, {"capture": capture_options(locals()), "run": {"runs": runs}}, ())
+    planned, out = plan_capture(chosen.capture.settings(), chosen.run.runs), output()
+    left_out = ", ".join(f"{n:,} {why.replace('_', ' ')}" for why, n in planned.left_out.items() if n)
+    out.say(f"{planned.capture}: {planned.model} ({planned.family})")
+    out.say(f"  {planned.n_docs:,} documents of at most {planned.window:,} tokens, {planned.n_tokens:,} tokens in all")
+    if left_out:
+        out.say(f"  left out: {left_out}")
+    out.say(
+        f"  {planned.shards:,} shards, {planned.flops / 1e12:,.3g} Tflop, {_size(planned.memory_peak_bytes)} of memory"
+    )
+    kinds = ", ".join(f"{kind} {_size(n)}" for kind, n in planned.bytes_by_kind.items() if n)
+    out.say(f"  {_size(planned.bytes_total)} before compression ({kinds}); {_size(planned.free_bytes)} are free")
+    out.add(capture=planned.capture, plan=asdict(planned))
+    if planned.fits:
+        return None
+    out.say("  It does not fit: capture fewer documents (--max-documents), or store float16 (--store-dtype).")
+    return FAILED
+
+
+@answering
+def status(capture: o.Capture = None, runs: o.Runs = None, as_json: o.Json = False, verbose: o.Verbose = False) -> None:
+    """Captures and their stages: what is done, stale or partial, and what the last run reused."""
+    where, out = runs or "runs", output()
+    known = [pick_capture(where, capture)] if capture else list_captures(open_runs(where))
+    found = standings(where, known)
+    columns = ["capture", "stage", "key", "status", "shards", "reused in the last run"]
+    out.table(columns, [_status_row(standing) for standing in found])
+    out.add(captures=known, status=[asdict(s) for s in found])
+    if known:
+        add_place(where, pick_capture(where, capture))
+
+
+def _status_row(s: Standing) -> list[Any]:
+    reused = f"{s.last_run['reused']} of {s.last_run['shards']}" if s.last_run else None
+    return [s.capture, s.stage, s.key[:16], s.status, f"{s.shards_done} of {s.shards_total}", reused]
+
+
+@answering
+def verify(
+    capture: o.Capture = None, runs: o.Runs = None, as_json: o.Json = False, verbose: o.Verbose = False
+) -> int | None:
+    """Read every byte of a capture and its tables again, and check every identity in SQL."""
+    from tasks.verify import verify_capture
+
+    where, out = runs or "runs", output()
+    chosen = pick_capture(where, capture)
+    with shown_by(display_for(out.errors)), work("verify", count_parts(where, chosen), "parts"):
+        parts, problems = verify_capture(where, chosen)
+    try:
+        checks = check_tables(where, [chosen])
+    except StoreError as error:  # a table's file is lost or damaged: the lines above name it
+        checks = []
+        problems.append(f"the checks could not be done: {error}")
+    for problem in problems:
+        out.say(problem, style="red")
+    out.say(f"{chosen}: {parts} parts read again, {len(problems)} problems")
+    rows = [
+        [c.name, "holds" if c.passed else "BROKEN", c.rows_checked, c.worst, "" if c.passed else c.message]
+        for c in checks
+    ]
+    out.table(["check", "", "rows", "worst error", ""], rows)
+    broken = [c for c in checks if not c.passed]
+    for c in broken:
+        out.say(f"{c.name}: {c.message}", style="red")
+    out.say(f"{len(checks) - len(broken)} of {len(checks)} checks hold")
+    add_place(where, chosen)
+    out.add(verify={"parts": parts, "problems": problems, "checks": plain([asdict(c) for c in checks])})
+    return FAILED if problems or broken else None
+
+
+@answering
+def sql(
+    statement: Annotated[str, typer.Argument(metavar="SQL", help="One statement that reads.")],
+    runs: o.Runs = None,
+    as_json: o.Json = False,
+    verbose: o.Verbose = False,
+) -> None:
+    """Ask the warehouse in SQL: every table is a view of its name."""
+    _answer(runs or "runs", lambda connection: run_sql(connection, statement))
+
+
+@answering
+def query_(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="The query; without one, all are listed.")
+    ] = None,
+    parameters: Annotated[list[str] | None, typer.Argument(metavar="[PARAMETER=VALUE]...")] = None,
+    runs: o.Runs = None,
+    as_json: o.Json = False,
+    verbose: o.Verbose = False,
+) -> None:
+    """Ask a named query, such as `theodolite query convexity layer=2`."""
+    if name is None:
+        _list_queries()
+        return
+    values = dict(_parameter(text) for text in parameters or ())
+    _answer(runs or "runs", lambda connection: query(connection, name, values))
+
+
+def _parameter(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise UsageError("parameter=value", got=f"'{text}'", where="theodolite query")
+    return name, value
+
+
+def _list_queries() -> None:
+    out, known = output(), list_queries()
+    out.table(
+        ["query", "answers", "parameters"], [[q.name, q.summary, " ".join(p.name for p in q.parameters)] for q in known]
+    )
+    out.add(queries=[{"name": q.name, "grain": q.grain, "summary": q.summary} for q in known])
+
+
+def _answer(where: str, ask: Any) -> None:
+    fs, out = open_runs(where), output()
+    connection = connect(fs, tables())
+    try:
+        answer = ask(connection)
+    finally:
+        connection.close()
+    rows = [list(row.values()) for row in answer.slice(0, _SHOWN_ROWS).to_pylist()]
+    out.table(answer.column_names, rows)
+    if answer.num_rows > _SHOWN_ROWS:
+        out.say(f"… the first {_SHOWN_ROWS} of {answer.num_rows:,} rows; --json gives all")
+    if list_captures(fs):
+        add_place(where, pick_capture(where, None))
+    out.add(columns=answer.column_names, rows=plain(answer.to_pylist()))
+
+
+@answering
+def models(as_json: o.Json = False, verbose: o.Verbose = False) -> None:
+    """The families of models that can be captured, and how each was verified."""
+    from tasks.models.families import FAMILIES
+
+    out = output()
+    rows = [[f.name, f.model_type, f.norm, f.entry, f.examples, f.verified] for f in FAMILIES.values()]
+    out.table(["family", "model_type", "norm", "attention enters", "examples", "verified on"], rows)
+    out.say("Give any of them to --model: a folder, a hub id, a .gguf file; or sample, smollm2-135m.")
+    out.add(models=[asdict(f) for f in FAMILIES.values()])
+
+
+def _size(n: float) -> str:
+    for unit in ("B", "KB", "MB", "GB"):
+        if n < 1000:
+            return f"{n:,.3g} {unit}"
+        n /= 1000
+    return f"{n:,.3g} TB"

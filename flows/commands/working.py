@@ -1,0 +1,132 @@
+"""The commands that work: run, capture, stage. Each is a Prefect flow."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from flows import options as o
+from flows.account import tell_account, tell_next, tell_place
+from flows.configuring import chosen_stages, configure, stage_changes
+from flows.console import answering, output
+from flows.session import WITH_MODEL, WITHOUT_MODEL, capture_options, run_flow, tell_work
+from storage.errors import UsageError
+from tasks.parameters import stage_parameters
+from tasks.registry import stage as declared
+
+
+@answering
+def run(
+    config: o.ConfigFile = None,
+    model: o.Model = None,
+    corpus: o.Corpus = None,
+    field: o.Field = None,
+    window: o.Window = None,
+    stride: o.Stride = None,
+    max_documents: o.MaxDocuments = None,
+    bos: o.Bos = None,
+    dtype: o.DType = None,
+    store_dtype: o.StoreDType = None,
+    attention: o.Attention = None,
+    padding: o.Padding = None,
+    device: o.Device = None,
+    runs: o.Runs = None,
+    stages: o.Stages = None,
+    set_: o.Set = None,
+    seed: o.Seed = None,
+    workers: o.Workers = None,
+    as_json: o.Json = False,
+    verbose: o.Verbose = False,
+) -> None:
+    """Capture, do the stages, check, and tell what was found. Needs no arguments: the sample model and text."""
+    given = locals()
+    chosen = configure(
+        config,
+        {
+            "capture": capture_options(given),
+            "run": {"runs": runs, "stages": stages, "seed": seed, "workers": workers},
+        },
+        set_ or (),
+    )
+
+    def flow() -> Any:
+        from flows.full_run import full_run
+
+        parameters = {name: dict(values) for name, values in chosen.stages.items()}
+        return full_run(
+            chosen.capture,
+            list(chosen_stages(chosen)),
+            parameters,
+            chosen.run.runs,
+            chosen.run.seed,
+            chosen.run.workers,
+        )
+
+    outcome = run_flow(flow, chosen.run.runs, WITH_MODEL)
+    tell_work(outcome)
+    tell_account(chosen.run.runs, outcome)
+    tell_place(chosen.run.runs, outcome.capture)
+    tell_next(chosen.run.runs)
+
+
+@answering
+def capture(
+    model: Annotated[str, typer.Option("--model", help="sample, smollm2-135m, a folder, a .gguf file, or a hub id.")],
+    corpus: Annotated[
+        list[str], typer.Option("--corpus", help="Text files, folders or globs; python-topics. Repeatable.")
+    ],
+    field: o.Field = None,
+    window: o.Window = None,
+    stride: o.Stride = None,
+    max_documents: o.MaxDocuments = None,
+    bos: o.Bos = None,
+    dtype: o.DType = None,
+    store_dtype: o.StoreDType = None,
+    attention: o.Attention = None,
+    padding: o.Padding = None,
+    device: o.Device = None,
+    runs: o.Runs = None,
+    as_json: o.Json = False,
+    verbose: o.Verbose = False,
+) -> None:
+    """Capture a model over a corpus into an activation store."""
+    given = locals()
+    chosen = configure("everything", {"capture": capture_options(given), "run": {"runs": runs}}, ())
+
+    def flow() -> Any:
+        from flows.capture_run import capture_run
+
+        return capture_run(chosen.capture, chosen.run.runs)
+
+    outcome = run_flow(flow, chosen.run.runs, WITH_MODEL)
+    tell_work(outcome)
+    tell_place(chosen.run.runs, outcome.capture)
+
+
+@answering
+def stage(
+    name: Annotated[str, typer.Argument(help="The stage's name, such as contributions.")],
+    capture: o.Capture = None,
+    runs: o.Runs = None,
+    set_: o.Set = None,
+    seed: o.Seed = None,
+    workers: o.Workers = None,
+    as_json: o.Json = False,
+    verbose: o.Verbose = False,
+) -> None:
+    """Do one stage of a capture from its store: no model is needed."""
+    changes = stage_changes(set_ or ())
+    stage_parameters(declared(name), changes.pop(name, {}))
+    if changes:
+        raise UsageError(f"parameters of {name}", got=f"parameters of {', '.join(changes)}", where="--set")
+
+    def flow() -> Any:
+        from flows.stage_run import stage_run
+
+        return stage_run(name, capture, stage_changes(set_ or ()).get(name), runs or "runs", seed or 0, workers)
+
+    outcome = run_flow(flow, runs or "runs", WITHOUT_MODEL)
+    tell_work(outcome)
+    tell_place(runs or "runs", outcome.capture)
+    output().add(stage=name)

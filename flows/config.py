@@ -1,0 +1,68 @@
+"""The configuration of a run: what a TOML file, the command line and a deployment's form may say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from tasks.identity import CaptureSettings
+
+
+class CaptureConfig(BaseModel):
+    """One model over one corpus. The meaning of each value is in docs/running.md."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+    model: str = Field("sample", description="sample, smollm2-135m, a folder, a .gguf file, or a hub id")
+    corpus: tuple[str, ...] = Field(
+        ("python-topics",), min_length=1, description="Files, folders or globs; python-topics is the text in Python"
+    )
+    field: str | None = Field(None, description="The field of a JSONL or Parquet corpus that holds the text")
+    window: int | None = Field(None, description="Tokens per document, its BOS included; the model's positions, to 512")
+    stride: int | None = Field(None, description="Tokens from one window's start to the next; a window")
+    max_documents: int | None = Field(None, description="At most so many documents")
+    bos: str = Field("auto", description="auto, always or never")
+    dtype: str = Field("float32", description="What the model computes in: float32, float16 or bfloat16")
+    store_dtype: str = Field("float32", description="What the store keeps: float32, float16 or bfloat16")
+    attention: str = Field("stored", description="How attention is kept: stored")
+    padding: str = Field("right", description="right or left; changes no number")
+    query_block: int = Field(256, description="Queries whose attention is held at once")
+    batch_tokens: int = Field(1024, description="Tokens of one forward pass")
+    shard_tokens: int = Field(2048, description="Tokens of one shard, the unit of work")
+    device: str = Field("auto", description="auto, cpu, cuda or mps")
+
+    @field_validator("corpus", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
+
+    def settings(self) -> CaptureSettings:
+        """The same for the tasks; UsageError names the value that is not allowed."""
+        return CaptureSettings(**self.model_dump())
+
+
+class RunSettings(BaseModel):
+    """Where a run lies and how it is worked."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    runs: str = Field("runs", description="The folder of runs")
+    stages: tuple[str, ...] | None = Field(None, description="The stages to do, in order; all by default")
+    seed: int = Field(0, description="The seed of everything that is drawn")
+    workers: int | None = Field(None, ge=1, description="Shards of a stage worked on at once; the cores by default")
+
+    @field_validator("stages", mode="before")
+    @classmethod
+    def _listed(cls, value: Any) -> Any:
+        return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+
+class Config(BaseModel):
+    """A whole configuration: the sections of the TOML file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    capture: CaptureConfig = CaptureConfig()
+    stages: dict[str, dict[str, Any]] = Field(default_factory=dict, description="Parameters by stage")
+    run: RunSettings = RunSettings()

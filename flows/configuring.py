@@ -1,0 +1,135 @@
+"""From a TOML file (or a preset's name) and the command line's options to one checked configuration."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from flows.config import Config
+from storage.errors import UnknownName, UsageError
+from tasks.parameters import stage_parameters
+from tasks.registry import stage, stages
+
+DEFAULT = "default"
+"""The preset of `theodolite run` with no arguments."""
+
+
+def configure(source: str | None, options: Mapping[str, Mapping[str, Any]], changes: Sequence[str]) -> Config:
+    """The configuration of a run.
+
+    `source` is a TOML file or the name of a preset, None for the preset `default`. `options` are the command line's
+    values by section: None leaves the file's, and 0 for `max_documents` lifts its cap. `changes` are its
+    `--set stage.parameter=value`. Raises UnknownName with the nearest name, or UsageError with the value, for whatever
+    does not fit.
+    """
+    where, content = _read(source)
+    merged: dict[str, Any] = {name: dict(section) for name, section in content.items() if isinstance(section, Mapping)}
+    merged |= {name: value for name, value in content.items() if name not in merged}
+    for section, values in options.items():
+        merged[section] = {**merged.get(section, {}), **{k: v for k, v in values.items() if v is not None}}
+    if source is None:
+        _forget_the_sample(merged["capture"], options["capture"])
+    if merged.get("capture", {}).get("max_documents") == 0:
+        del merged["capture"]["max_documents"]
+    for name, values in stage_changes(changes).items():
+        merged.setdefault("stages", {})
+        merged["stages"][name] = {**merged["stages"].get(name, {}), **values}
+    config = _validated(merged, where)
+    check_stages(config, where)
+    return config
+
+
+def _forget_the_sample(capture: dict[str, Any], given: Mapping[str, Any]) -> None:
+    """The default preset's window suits its own model: with another model, the window is that model's."""
+    if given.get("model") is not None and given.get("window") is None:
+        capture.pop("window", None)
+
+
+def preset_names() -> list[str]:
+    """The configurations that come with Theodolite."""
+    return sorted(p.name.removesuffix(".toml") for p in files("presets").iterdir() if p.name.endswith(".toml"))
+
+
+def _read(source: str | None) -> tuple[str, dict[str, Any]]:
+    name = source or DEFAULT
+    path = Path(name)
+    if source and path.is_file():
+        return source, _parse(path.read_bytes(), source)
+    if name in preset_names():
+        return f"preset {name}", _parse(files("presets").joinpath(f"{name}.toml").read_bytes(), name)
+    if path.suffix == ".toml" or "/" in name:
+        raise UsageError("a configuration in TOML", got="no such file", where=name, remedy="See docs/running.md.")
+    raise UnknownName.among("preset", name, preset_names(), where="theodolite run")
+
+
+def _parse(data: bytes, where: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(data.decode("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError("a configuration in TOML", got=str(error), where=where) from error
+
+
+def stage_changes(changes: Iterable[str]) -> dict[str, dict[str, str]]:
+    """`stage.parameter=value`, each, as values by stage and parameter."""
+    found: dict[str, dict[str, str]] = {}
+    for change in changes:
+        target, equals, value = change.partition("=")
+        name, dot, parameter = target.strip().partition(".")
+        if not (equals and dot and name and parameter):
+            raise UsageError("stage.parameter=value", got=f"'{change}'", where="--set")
+        found.setdefault(name, {})[parameter] = value.strip()
+    return found
+
+
+def chosen_stages(config: Config) -> tuple[str, ...]:
+    """The stages that the run does, in the order given; all, in the registry's order, by default."""
+    return config.run.stages if config.run.stages is not None else tuple(stages())
+
+
+def check_stages(config: Config, where: str) -> None:
+    """Every named stage exists, every parameter fits, and none is set for a stage that does not run."""
+    chosen = chosen_stages(config)
+    for name in chosen:
+        stage(name)
+    for name, values in config.stages.items():
+        stage_parameters(stage(name), values)
+        if name not in chosen:
+            raise UsageError(
+                f"parameters of stages that run ({', '.join(chosen) or 'none'})",
+                got=f"parameters of {name}",
+                where=where,
+                remedy=f"Add {name} to --stages, or leave its parameters out.",
+            )
+
+
+def _validated(content: Mapping[str, Any], where: str) -> Config:
+    try:
+        config = Config.model_validate(content)
+    except ValidationError as error:
+        raise _readable(error, where) from error
+    config.capture.settings()
+    return config
+
+
+def _readable(error: ValidationError, where: str) -> UsageError:
+    """The first thing that does not fit, as a message that names the setting."""
+    first = error.errors()[0]
+    *outer, name = [str(part) for part in first["loc"]]
+    section = ".".join(outer)
+    if first["type"] == "extra_forbidden":
+        known = _known(outer)
+        kind = "setting" if section else "section"
+        return UnknownName.among(kind, name, known, where=f"{where} [{section}]" if section else where)
+    return UsageError(first["msg"].lower(), got=repr(first["input"]), where=f"{where}: {'.'.join([*outer, name])}")
+
+
+def _known(path: Sequence[str]) -> list[str]:
+    model: Any = Config
+    for part in path:
+        model = model.model_fields[part].annotation
+    return list(model.model_fields)

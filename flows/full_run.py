@@ -1,0 +1,56 @@
+"""The flow `full-run`: a capture, its stages in order, and the checks of their tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prefect import flow
+
+from flows.capture_run import capture_run
+from flows.config import CaptureConfig
+from flows.outcome import Outcome
+from flows.stage_run import stage_run
+from flows.steps import check_tables_step, threads
+from storage.errors import IncompleteRun
+from tasks.parameters import stage_parameters
+from tasks.registry import stage as declared
+from tasks.registry import stages as registered
+
+
+@flow(name="full-run", task_runner=threads(1), persist_result=False, retries=0)
+def full_run(
+    capture: CaptureConfig = CaptureConfig(),  # noqa: B008 - frozen
+    stages: list[str] | None = None,
+    parameters: dict[str, dict[str, Any]] | None = None,
+    runs: str = "runs",
+    seed: int = 0,
+    workers: int | None = None,
+) -> Outcome:
+    """Capture a model over a corpus, do the stages, and check the identities that their tables must hold.
+
+    Args:
+        capture: the model, the corpus, and how they are captured.
+        stages: the stages, in order; all by default.
+        parameters: by stage, the parameters that differ from their defaults.
+        runs: the folder of runs.
+        seed: the seed of everything that is drawn.
+        workers: shards of a stage worked on at once; the cores by default.
+
+    Raises UsageError, CorpusError or ModelError before any work; IncompleteRun where some shards failed, after every
+    stage had its turn; ChecksFailed where an identity is broken.
+    """
+    chosen = {name: (parameters or {}).get(name, {}) for name in (registered() if stages is None else stages)}
+    for name, values in chosen.items():
+        stage_parameters(declared(name), values)  # before any work: a wrong one must not cost a capture
+    captured = capture_run(capture, runs)
+    work, unfinished = captured.work, None
+    for name, values in chosen.items():
+        try:
+            done = stage_run(name, captured.capture, values, runs, seed, workers)
+            work += done.work
+        except IncompleteRun as error:
+            unfinished = unfinished or error
+    if unfinished:
+        raise unfinished
+    check_tables_step(runs, captured.capture)
+    return Outcome(captured.capture, work)

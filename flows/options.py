@@ -1,0 +1,60 @@
+"""The options that commands share, said once: names that scripts rely on, and what help tells of them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+CAPTURED, PLACE, ENDING = "The capture", "Where and how", "Output"
+
+ConfigFile = Annotated[
+    str | None, typer.Argument(metavar="[CONFIG]", help="A TOML file, or the name of a preset.", show_default=False)
+]
+
+
+def _capture(*names: str, text: str, **more: Any) -> Any:
+    return typer.Option(*names, help=text, rich_help_panel=CAPTURED, show_default=False, **more)
+
+
+Model = Annotated[str | None, _capture("--model", text="sample, smollm2-135m, a folder, a .gguf file, or a hub id.")]
+Corpus = Annotated[
+    list[str] | None,
+    _capture("--corpus", text="Text files, folders or globs; python-topics is the text in Python. Repeatable."),
+]
+Field = Annotated[str | None, _capture("--field", text="The field of a JSONL or Parquet corpus that holds the text.")]
+Window = Annotated[
+    int | None, _capture("--window", text="Tokens per document, its BOS included; the model's positions, to 512.")
+]
+Stride = Annotated[int | None, _capture("--stride", text="Tokens from one window's start to the next; a window.")]
+MaxDocuments = Annotated[int | None, _capture("--max-documents", text="At most so many documents; 0 for all.")]
+Bos = Annotated[str | None, _capture("--bos", text="auto, always or never.")]
+DType = Annotated[str | None, _capture("--dtype", text="Computed in float32, float16 or bfloat16.")]
+StoreDType = Annotated[str | None, _capture("--store-dtype", text="Stored in float32, float16 or bfloat16.")]
+Attention = Annotated[str | None, _capture("--attention", text="How attention is kept: stored.")]
+Padding = Annotated[str | None, _capture("--padding", text="right or left; changes no number.")]
+Device = Annotated[str | None, _capture("--device", text="auto, cpu, cuda or mps.")]
+
+
+def _place(*names: str, text: str, **more: Any) -> Any:
+    return typer.Option(*names, help=text, rich_help_panel=PLACE, show_default=False, **more)
+
+
+Runs = Annotated[str | None, _place("--runs", metavar="WHERE", text="The folder of runs; runs.")]
+Stages = Annotated[str | None, _place("--stages", metavar="A,B", text="The stages, in order; all.")]
+Set = Annotated[
+    list[str] | None,
+    _place("--set", metavar="STAGE.PARAMETER=VALUE", text="A stage's parameter. Repeatable."),
+]
+Seed = Annotated[int | None, _place("--seed", text="The seed of everything that is drawn; 0.")]
+Workers = Annotated[
+    int | None, _place("--workers", min=1, text="Shards of a stage worked on at once, at most the cores; the cores.")
+]
+Capture = Annotated[str | None, _place("--capture", metavar="ID", text="The capture's id; the latest.")]
+Json = Annotated[
+    bool,
+    typer.Option("--json", help="One JSON object last on standard output; all else beside it.", rich_help_panel=ENDING),
+]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", help="Prefect's log lines, and tracebacks of errors.", rich_help_panel=ENDING)
+]

@@ -1,0 +1,148 @@
+"""How far the work is: bars at a terminal, plain lines elsewhere, lines in the log of a deployed run.
+
+Flows say what there is to do (`work`), tasks say each step (`tasks.progress.emit`); whoever runs the flow chooses the
+display.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from rich.console import Console
+
+from tasks.progress import Progress, listening
+
+_LINE_EVERY_S = 5.0
+_LOG_EVERY_S = 30.0
+
+
+class Display(Protocol):
+    """Something that shows one piece of work at a time, fed from any thread."""
+
+    def begin(self, kind: str, total: float, unit: str) -> None: ...
+
+    def advance(self, kind: str, step: float) -> None: ...
+
+    def end(self, kind: str) -> None: ...
+
+
+class Lines:
+    """A line every few seconds, with rate and time left; nothing about work that ends sooner."""
+
+    def __init__(self, write: Callable[[str], None], every_s: float = _LINE_EVERY_S) -> None:
+        self._write, self._every = write, every_s
+        self._lock = threading.Lock()
+
+    def begin(self, kind: str, total: float, unit: str) -> None:
+        self._total, self._unit, self._done = total, unit, 0.0
+        self._began = self._told = time.monotonic()
+
+    def advance(self, kind: str, step: float) -> None:
+        with self._lock:
+            self._done += step
+            now = time.monotonic()
+            if now - self._told < self._every:
+                return
+            self._told = now
+            line = f"{kind}: {pace(self._done, self._total, now - self._began, self._unit)}"
+        self._write(line)
+
+    def end(self, kind: str) -> None:
+        """Nothing is left to tell: the flow's own summary follows."""
+
+
+class Bars:
+    """A bar at a terminal, gone when the work is done; it appears after a second."""
+
+    def __init__(self, console: Console) -> None:
+        from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as RichProgress
+
+        self._bars = RichProgress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.completed:,.0f}/{task.total:,.0f} {task.fields[unit]}"),
+            TextColumn("{task.fields[rate]}"),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+        )
+
+    def begin(self, kind: str, total: float, unit: str) -> None:
+        self._task = self._bars.add_task(kind, total=total, unit=unit, rate="", visible=False)
+        self._began = time.monotonic()
+        self._bars.start()
+
+    def advance(self, kind: str, step: float) -> None:
+        self._bars.advance(self._task, step)
+        elapsed = time.monotonic() - self._began
+        if elapsed > 1:
+            task = self._bars.tasks[-1]
+            self._bars.update(self._task, visible=True, rate=f"{task.completed / elapsed:,.0f} {task.fields['unit']}/s")
+
+    def end(self, kind: str) -> None:
+        self._bars.stop()
+        self._bars.remove_task(self._task)
+
+
+def pace(done: float, total: float, elapsed_s: float, unit: str) -> str:
+    """'1,024/4,096 tokens, 512 tokens/s, 6 s left'."""
+    rate = done / elapsed_s if elapsed_s else 0.0
+    left = f", {_span((total - done) / rate)} left" if 0 < done < total else ""
+    return f"{done:,.0f}/{total:,.0f} {unit}, {rate:,.3g} {unit}/s{left}"
+
+
+def _span(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+_display: Display | None = None
+
+
+@contextmanager
+def shown_by(display: Display) -> Iterator[None]:
+    """Let this display show the work inside the block."""
+    global _display  # noqa: PLW0603 - one run shows its progress in a process
+    before, _display = _display, display
+    try:
+        yield
+    finally:
+        _display = before
+
+
+def display_for(console: Console) -> Display:
+    """Bars where the console is a terminal, else plain lines."""
+    if console.is_terminal:
+        return Bars(console)
+    return Lines(lambda line: console.print(line, markup=False))
+
+
+@contextmanager
+def work(kind: str, total: float, unit: str) -> Iterator[None]:
+    """Show the steps of `kind` that are told inside the block, out of `total` units; in the run's log by default."""
+    display = _display or Lines(_run_log(), _LOG_EVERY_S)
+    display.begin(kind, total, unit)
+
+    def listener(progress: Progress) -> None:
+        if progress.kind == kind:
+            display.advance(kind, progress.step)
+
+    try:
+        with listening(listener):
+            yield
+    finally:
+        display.end(kind)
+
+
+def _run_log() -> Callable[[str], None]:
+    from prefect import get_run_logger
+
+    return get_run_logger().info

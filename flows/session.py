@@ -1,0 +1,75 @@
+"""What the commands that work have in common: Prefect around the flow, progress, and where the results lie."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from flows import engine
+from flows.captures import pick_capture
+from flows.console import output
+from flows.outcome import Outcome
+from flows.progress import display_for, shown_by
+from storage.errors import IncompleteRun, MissingPart
+from storage.filesystem import open_runs
+from storage.layout import WAREHOUSE
+from storage.warehouse import table_counts
+from tasks.registry import tables
+
+WITH_MODEL, WITHOUT_MODEL = ("torch", "transformers.modeling_utils"), ("torch",)
+"""What a flow will import, and takes seconds: done while Prefect's API starts."""
+
+Result = TypeVar("Result")
+_CAPTURE_OPTIONS = (
+    *("model", "corpus", "field", "window", "stride", "max_documents", "bos"),
+    *("dtype", "store_dtype", "attention", "padding", "device"),
+)
+
+
+def capture_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a capture among a command's, as the configuration names them."""
+    return {name: given[name] or None if name == "corpus" else given[name] for name in _CAPTURE_OPTIONS}
+
+
+def in_prefect(flow: Callable[[], Result], loads: Sequence[str]) -> Result:
+    """Call something that runs a flow, with Prefect's API beside it and progress on standard error."""
+    out = output()
+    engine.set_environment(verbose=out.verbose)
+    engine.start()
+    with out.waiting("starting Prefect and torch"):
+        engine.load_meanwhile(*loads)
+        engine.connect()
+    with engine.orchestration(), shown_by(display_for(out.errors)):
+        return flow()
+
+
+def run_flow(flow: Callable[[], Outcome], runs: str, loads: Sequence[str]) -> Outcome:
+    """Run a flow over a folder of runs, and note where its results lie: also those of a run that did not finish."""
+    try:
+        outcome = in_prefect(flow, loads)
+    except (IncompleteRun, KeyboardInterrupt):
+        with suppress(MissingPart):  # interrupted before there was a capture
+            add_place(runs, pick_capture(runs, None))
+        raise
+    add_place(runs, outcome.capture)
+    return outcome
+
+
+def add_place(runs: str, capture: str) -> None:
+    """Put into the JSON object where the capture and the warehouse lie, and the rows of the warehouse's tables."""
+    fs = open_runs(runs)
+    output().add(
+        run=fs.absolute(capture),
+        capture=capture,
+        warehouse=fs.absolute(WAREHOUSE) if fs.exists(WAREHOUSE) else None,
+        tables=table_counts(fs, tables()),
+    )
+
+
+def tell_work(outcome: Outcome) -> None:
+    """What was done, and what was found done."""
+    out = output()
+    for work in outcome.work:
+        out.say(work.told())
+    out.add(work=[{"name": w.name, "shards": w.shards, "reused": w.reused} for w in outcome.work])

@@ -1,0 +1,174 @@
+"""The tasks as Prefect sees them: coarse blocks of shards on a task runner, where one failure stops no other shard."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from itertools import pairwise
+from typing import Any, cast
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+from prefect.futures import PrefectFuture
+from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
+from prefect.tasks import Task
+
+from flows.checking import check_tables, require
+from storage.errors import (
+    CorpusError,
+    IncompleteRun,
+    ModelError,
+    StorageFull,
+    StorageReadOnly,
+    TheodoliteError,
+    UsageError,
+)
+from tasks.capture_finish import finish_capture
+from tasks.progress import Progress, listening
+from tasks.stage import finish_stage, run_stage_shards
+
+DEVICE_TAG = "theodolite-device"
+"""On every task that needs the device; a Prefect concurrency limit on it keeps several machines' runs apart."""
+
+BLOCKS = 100
+"""At most so many Prefect tasks a flow run: its database is slow with thousands."""
+
+_USER_ERRORS = (UsageError, CorpusError, ModelError)
+_STOPPING = (*_USER_ERRORS, StorageFull, StorageReadOnly)
+"""Errors that every other shard would meet too."""
+
+_stop = threading.Event()
+
+
+class Stopped(Exception):
+    """The run was interrupted, or has met an error that every shard would meet: what is under way ends here."""
+
+
+class ShardFailures(RuntimeError):
+    """The shards of one block that failed, each with its error."""
+
+    def __init__(self, failures: dict[int, Exception]) -> None:
+        self.failures = failures
+        super().__init__("; ".join(f"shard {shard}: {error}" for shard, error in failures.items()))
+
+
+def _each(shards: Iterable[int], work: Callable[[int], Any]) -> None:
+    failures: dict[int, Exception] = {}
+    for shard in shards:
+        if _stop.is_set():
+            raise Stopped
+        try:
+            work(shard)
+        except (Stopped, *_STOPPING):
+            _stop.set()
+            raise
+        except Exception as error:  # told with all others at the end of the run
+            failures[shard] = error
+    if failures:
+        raise ShardFailures(failures)
+
+
+# Everywhere below: the manifest alone says what is done, so Prefect neither caches, nor keeps results, nor tries again.
+@task(name="capture-shards", tags=[DEVICE_TAG], cache_policy=NO_CACHE, persist_result=False, retries=0)
+def capture_block(runs: str, capture: str, shards: list[int]) -> None:
+    """Capture these shards, one after the other."""
+    from tasks.capture import capture_shards  # it loads transformers, which a stage does without
+
+    _each(shards, lambda shard: capture_shards(runs, capture, [shard]))
+
+
+@task(name="stage-shards", cache_policy=NO_CACHE, persist_result=False, retries=0)
+def stage_block(runs: str, capture: str, stage: str, key: str, shards: list[int]) -> None:
+    """A stage's part of these shards, one after the other."""
+    _each(shards, lambda shard: run_stage_shards(runs, capture, stage, key, [shard]))
+
+
+@task(name="finish-capture", cache_policy=NO_CACHE, persist_result=False, retries=0)
+def finish_capture_step(runs: str, capture: str) -> None:
+    """Publish the tables of a capture whose shards are all there."""
+    finish_capture(runs, capture)
+
+
+@task(name="finish-stage", cache_policy=NO_CACHE, persist_result=False, retries=0)
+def finish_stage_step(runs: str, capture: str, stage: str, key: str) -> None:
+    """Publish what a stage says over the whole capture."""
+    finish_stage(runs, capture, stage, key)
+
+
+@task(name="check-tables", cache_policy=NO_CACHE, persist_result=False, retries=0)
+def check_tables_step(runs: str, capture: str) -> None:
+    """Check every identity of the capture's tables; ChecksFailed unless all hold."""
+    require(check_tables(runs, [capture]), [capture])
+
+
+def in_blocks(shards: Sequence[int], at_most: int = BLOCKS) -> list[list[int]]:
+    """Consecutive shards in at most so many blocks, whose sizes differ by one at most."""
+    n = min(len(shards), at_most)
+    edges = [round(i * len(shards) / n) for i in range(n + 1)] if n else [0]
+    return [list(shards[a:b]) for a, b in pairwise(edges)]
+
+
+def threads(workers: int) -> TaskRunner[PrefectFuture[Any]]:
+    """Prefect's threads, never more than `workers`."""
+    return cast("TaskRunner[PrefectFuture[Any]]", ThreadPoolTaskRunner(max_workers=workers))
+
+
+def run_shards(step: Task[Any, Any], shards: Sequence[int], workers: int, **arguments: Any) -> dict[int, Exception]:
+    """Submit a step for all shards and wait for every one; the errors of those that failed, by shard.
+
+    Raises what every shard would meet (a user's error, a full or read-only disk), and KeyboardInterrupt once what is
+    under way has come to an end.
+    """
+    _stop.clear()
+    with listening(_checkpoint), threads(workers) as runner:
+        futures = [runner.submit(step, {**arguments, "shards": block}) for block in in_blocks(shards)]
+        try:
+            results = [future.result(raise_on_failure=False) for future in futures]
+        except KeyboardInterrupt:
+            _stop.set()
+            _wait(futures)
+            raise
+    failures: dict[int, Exception] = {}
+    for result in results:
+        if isinstance(result, ShardFailures):
+            failures |= result.failures
+        elif isinstance(result, BaseException) and not isinstance(result, Stopped):
+            raise result
+    return failures
+
+
+def _checkpoint(_progress: Progress) -> None:
+    """Every step forward is a place to stop."""
+    if _stop.is_set():
+        raise Stopped
+
+
+def _wait(futures: Iterable[PrefectFuture[Any]]) -> None:
+    for future in futures:
+        future.wait()
+
+
+def finish_or_raise(
+    finish: Callable[[], None], what: str, capture: str, total: int, failures: dict[int, Exception]
+) -> None:
+    """Publish what comes after the last shard, or say which shards failed.
+
+    Raises the first shard's error itself where none of all shards succeeded, else IncompleteRun.
+    """
+    if not failures:
+        finish()
+        return
+    with suppress(IncompleteRun):
+        finish()  # which marks it partial
+    shard, first = min(failures.items(), key=lambda item: item[0])
+    if len(failures) == total:
+        raise first
+    named = ", ".join(str(s) for s in sorted(failures)[:8]) + (" …" if len(failures) > 8 else "")
+    kind = "" if isinstance(first, TheodoliteError) else f"{type(first).__name__}: "
+    raise IncompleteRun(
+        f"all {total} shards of {what}",
+        got=f"{len(failures)} failed ({named}); shard {shard}: {kind}{first}",
+        where=f"capture {capture}",
+        remedy="What is done is kept; run the same command again to do the rest.",
+    ) from first

@@ -1,0 +1,34 @@
+-- grain: one row per (capture, column_name, value)
+-- Columns that stand for a choice hold one of its words, in lower case.
+-- $everything boolean = false: all rows checked, instead of those that break it
+with held as (
+    select capture, 'token_scores.reduce' as column_name, reduce as value, ['mean', 'sum'] as accepted
+    from token_scores group by all
+    union all
+    select capture, 'contribution_factors.token_group', token_group, ['sink', 'self', 'tail']
+    from contribution_factors group by all
+    union all
+    select capture, 'semantic_cone.row_group', row_group, ['low_norm', 'rest'] from semantic_cone group by all
+    union all
+    select capture, 'semantic_cone.sink', sink, ['kept', 'zeroed'] from semantic_cone group by all
+    union all
+    select capture, 'stages.status', status, ['done', 'stale', 'partial', 'failed'] from stages group by all
+    union all
+    select capture, 'captures.value_dtype', value_dtype, ['float32', 'float16', 'bfloat16'] from captures group by all
+    union all
+    select capture, 'captures.compute_dtype', compute_dtype, ['float32', 'float16', 'bfloat16']
+    from captures group by all
+    union all
+    select capture, 'captures.norm', norm, ['layernorm', 'rmsnorm'] from captures group by all
+    union all
+    select capture, 'captures.attention_storage', attention_storage, ['stored', 'rebuilt', 'none']
+    from captures group by all
+    union all
+    select capture, 'captures.bos_policy', bos_policy, ['auto', 'always', 'never'] from captures group by all
+),
+measured as (
+    select capture, column_name, value, (not coalesce(list_contains(accepted, value), false))::integer as error,
+        0 as tolerance
+    from held
+)
+select * from measured where $everything or not coalesce(error <= tolerance, false)

@@ -1,0 +1,61 @@
+"""The operating system's refusals in the family's words: no space, not permitted, not there."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from storage.errors import MissingPart, StorageFull, StorageReadOnly, TheodoliteError
+
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+_READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
+
+
+@contextmanager
+def translate_os_errors(where: str) -> Iterator[None]:
+    """Turn "no space" and "not permitted" of any writer into the family's errors; `where` is what is being written."""
+    try:
+        yield
+    except TheodoliteError:
+        raise
+    except OSError as error:
+        if error.errno in _FULL:
+            raise _full_error(where) from error
+        if error.errno in _READ_ONLY:
+            raise read_only_error(where) from error
+        raise
+
+
+def _nearest_folder(where: str) -> Path:
+    path = Path(where)
+    while not path.is_dir():
+        path = path.parent
+    return path
+
+
+def _full_error(where: str) -> StorageFull:
+    free = shutil.disk_usage(_nearest_folder(where)).free
+    return StorageFull(
+        f"room to write {where}",
+        got=f"{free:,} bytes free",
+        where=str(_nearest_folder(where)),
+        remedy="What was published stays: free space and run the same command again.",
+    )
+
+
+def read_only_error(where: str) -> StorageReadOnly:
+    return StorageReadOnly(
+        f"leave to write {where}",
+        got="a folder that is read-only or belongs to someone else",
+        where=str(_nearest_folder(where)),
+        remedy="Make it writable, or name another folder with --runs.",
+    )
+
+
+def missing_error(where: str) -> MissingPart:
+    return MissingPart(
+        "a file", got="nothing there", where=where, remedy="Run `theodolite verify` to see what is lost."
+    )

@@ -1,0 +1,157 @@
+"""The capture of a prepared run folder, shard by shard: the model runs, its tensors go to the store."""
+
+from __future__ import annotations
+
+import time
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from storage.errors import ForeignStore
+from storage.layout import under
+from storage.manifest import placed
+from storage.tensors import ShardWriter, StoreShape, model_moves, write_model
+from tasks.background import BackgroundCalls
+from tasks.identity import blocks
+from tasks.models.loading import LoadedModel, load_model, pick_device
+from tasks.models.run import TapSettings, capture_batch
+from tasks.models.sources import model_digest, resolve
+from tasks.planning import read_windows
+from tasks.prepared import Prepared
+from tasks.progress import Progress, emit
+from tasks.shard import Work, publish_once
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+
+KINDS = ("attention", "value", "output_input", "residual", "sink_mass")
+_QUEUED = 8
+"""Tensors that may wait for the writer: two layers' worth."""
+
+
+def shards_left(runs: str, capture: str) -> list[int]:
+    """The shards that are not published yet."""
+    return Prepared.open(runs, capture).shards_left()
+
+
+def capture_shards(runs: str, capture: str, shards: Sequence[int]) -> list[int]:
+    """Capture these shards, in order; returns those that were done here and now.
+
+    Raises CaptureCheckError, naming model, layer, document and row, where an identity of attention does not hold.
+    """
+    prepared = Prepared.open(runs, capture)
+    loaded = _loaded(prepared)
+    shape = store_shape(loaded, prepared.settings["store_dtype"])
+    _publish_model(prepared, loaded, shape)
+    documents = read_windows(prepared.fs, prepared.layout)["token_ids"]
+    done = []
+    for shard in shards:
+
+        def compute(staging: str, shard: int = shard) -> Work:
+            return _capture(prepared, loaded, shape, documents, shard, staging)
+
+        if _publish_shard(prepared, shard, compute):
+            done.append(shard)
+    return done
+
+
+def _publish_shard(prepared: Prepared, shard: int, compute: Any) -> bool:
+    layout = prepared.layout
+    return publish_once(prepared.fs, layout, layout.shard_record(shard), f"shard-{shard:05d}", compute)
+
+
+@lru_cache(maxsize=1)
+def _load(name: str, dtype: str, device: str, digest: str) -> LoadedModel:
+    source = resolve(name)
+    found = model_digest(source)
+    if found != digest:
+        raise ForeignStore(
+            f"the model that was captured (digest {digest[:12]})",
+            got=f"one of digest {found[:12]}",
+            where=name,
+            remedy="The model's files changed since the capture was prepared; run again to capture the new ones.",
+        )
+    return load_model(source, dtype, device)
+
+
+def _loaded(prepared: Prepared) -> LoadedModel:
+    """The capture's model, kept in this process from one shard to the next."""
+    settings = prepared.settings
+    device = pick_device(settings["device"])
+    return _load(settings["model"], settings["dtype"], device, prepared.record["ingredients"]["model_digest"])
+
+
+def warm_up(runs: str, capture: str) -> None:
+    """Load the capture's model into this process, so that what follows measures capture alone."""
+    _loaded(Prepared.open(runs, capture))
+
+
+def store_shape(loaded: LoadedModel, dtype: str) -> StoreShape:
+    """The shape of the store that this model fills."""
+    a = loaded.anatomy
+    return StoreShape(
+        n_layers=a.n_layers,
+        n_heads=a.n_heads,
+        n_kv_heads=a.n_kv_heads,
+        d_model=a.d_model,
+        d_value=a.d_value,
+        causal=a.causal,
+        dtypes=dict.fromkeys(KINDS if a.kind.sinks else KINDS[:-1], dtype),
+        windows=a.windows,
+    )
+
+
+def _publish_model(prepared: Prepared, loaded: LoadedModel, shape: StoreShape) -> None:
+    fs, layout = prepared.fs, prepared.layout
+
+    def compute(staging: str) -> Work:
+        files = write_model(fs, under(staging, "store"), shape, *_model_tensors(loaded))
+        return Work(placed(files, layout.store), model_moves(layout, under(staging, "store")))
+
+    publish_once(fs, layout, layout.model_record, "model", compute)
+
+
+def _model_tensors(loaded: LoadedModel) -> tuple[list[torch.Tensor], list[torch.Tensor] | None, torch.Tensor]:
+    """Per layer W_O by head and its bias (None where the family has none), and the norms of W_V, (L, H_kv)."""
+    import torch
+
+    from tasks.models.families import output_weights, value_weight_norms
+
+    layers = range(loaded.anatomy.n_layers)
+    pairs = [output_weights(loaded.anatomy, layer) for layer in layers]
+    biases = [bias for _, bias in pairs if bias is not None]
+    norms = torch.stack([value_weight_norms(loaded.anatomy, layer).float().cpu() for layer in layers])
+    return [w.cpu() for w, _ in pairs], biases or None, norms
+
+
+def _capture(
+    prepared: Prepared, loaded: LoadedModel, shape: StoreShape, windows: Any, shard: int, staging: str
+) -> Work:
+    started = time.perf_counter()
+    documents = prepared.record["shards"][shard]
+    token_ids = [windows[d].values.to_numpy() for d in documents]
+    folder = f"{staging}/shard"
+    batches = blocks([len(t) for t in token_ids], prepared.settings["batch_tokens"], padded=True)
+    writer = ShardWriter(prepared.fs, folder, shape)
+    nll: list[np.ndarray] = []
+    with BackgroundCalls(_QUEUED) as background:
+        for batch, members in enumerate(batches):
+            ids = [token_ids[i] for i in members]
+            background.put(writer.begin_batch, batch, [len(t) for t in ids])
+
+            def keep(layer: int, kind: str, tensor: torch.Tensor, batch: int = batch) -> None:
+                background.put(writer.add, batch, layer, kind, tensor)
+
+            nll += capture_batch(loaded, ids, _tap_settings(prepared, shape), keep, [documents[i] for i in members])
+            emit(Progress("capture", sum(len(t) for t in ids), "tokens"))
+    work = Work(quality={"milliseconds": round(1000 * (time.perf_counter() - started))})
+    work.add_folder(folder, prepared.layout.shard(shard), writer.close(documents, token_ids, nll))
+    return work
+
+
+def _tap_settings(prepared: Prepared, shape: StoreShape) -> TapSettings:
+    settings = prepared.settings
+    return TapSettings(query_block=settings["query_block"], padding=settings["padding"], dtypes=shape.dtypes)

@@ -1,0 +1,180 @@
+"""The end of a capture: its four tables, and its row in the table of stages."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from storage.errors import IncompleteRun
+from storage.layout import FINAL
+from storage.tables import PartWriter, TableSpec
+from tasks.capture_tables import CAPTURES, DOCUMENTS, HEADS, TOKENS
+from tasks.models.families import family_of
+from tasks.models.sources import resolve
+from tasks.planning import read_windows
+from tasks.prepared import Prepared
+from tasks.shard import Work, publish_once
+from tasks.stage_record import StageRun, mark, request
+from tasks.tokenization import open_encoder
+
+if TYPE_CHECKING:
+    from storage.tensors import ActivationStore
+
+CAPTURE = "capture"
+
+
+def capture_run_record(prepared: Prepared) -> StageRun:
+    """The capture itself as a row of the table of stages."""
+    ingredients = prepared.record["ingredients"]
+    return StageRun(CAPTURE, prepared.record["key"], ingredients["capture_version"], ingredients, 0)
+
+
+def request_capture(runs: str, capture: str) -> None:
+    """Note that the capture was asked for; a capture under way shows as partial."""
+    prepared = Prepared.open(runs, capture)
+    request(prepared, capture_run_record(prepared))
+
+
+def finish_capture(runs: str, capture: str) -> bool:
+    """Publish the tables captures, documents, tokens and heads; True if done here and now.
+
+    Raises IncompleteRun, and leaves the capture partial, where shards are missing.
+    """
+    from tasks.capture import shards_left
+
+    prepared, left = Prepared.open(runs, capture), shards_left(runs, capture)
+    run = capture_run_record(prepared)
+    if left:
+        mark(prepared, run, "partial")
+        raise IncompleteRun(
+            f"all {prepared.n_shards} shards of the capture",
+            got=f"{len(left)} missing (shards {', '.join(map(str, left[:8]))}{' …' if len(left) > 8 else ''})",
+            where=f"capture {capture}",
+            remedy="What is done is kept; run the same command again to do the rest.",
+        )
+    layout = prepared.layout
+    record_path = layout.part_record(CAPTURE, run.key, FINAL)
+    done = publish_once(
+        prepared.fs, layout, record_path, "capture-final", lambda staging: _tables(prepared, run, staging)
+    )
+    mark(prepared, run, "done")
+    return done
+
+
+def _tables(prepared: Prepared, run: StageRun, staging: str) -> Work:
+    from storage.tensors import ActivationStore
+
+    store = ActivationStore.open(prepared.fs, prepared.layout.capture)
+    windows = read_windows(prepared.fs, prepared.layout).to_pydict()
+    token_ids = [np.asarray(ids, dtype=np.int32) for ids in windows["token_ids"]]
+    nll = [store.shard(shard).nll(doc) for shard in store.shards for doc in store.documents(shard)]
+    tables: list[tuple[TableSpec, Mapping[str, Any]]] = [
+        (CAPTURES, _capture_columns(prepared, store)),
+        (DOCUMENTS, _document_columns(windows, token_ids, nll)),
+        (TOKENS, _token_columns(prepared, token_ids, nll)),
+        (HEADS, _head_columns(store)),
+    ]
+    work = Work()
+    for spec, columns in tables:
+        writer = PartWriter(
+            prepared.fs,
+            f"{staging}/{spec.name}.parquet",
+            spec,
+            {"capture": prepared.layout.capture, "stage_key": run.key},
+        )
+        writer.add(columns)
+        record, rows = writer.close()
+        work.add_file(writer.path, prepared.layout.table_part(spec.name, run.key, FINAL), record)
+        work.rows[spec.name] = rows
+    work.quality = dict(prepared.record["left_out"])
+    return work
+
+
+def _document_columns(windows: dict[str, list], token_ids: list[np.ndarray], nll: list[np.ndarray]) -> dict[str, Any]:
+    return {
+        "doc": np.arange(len(token_ids), dtype=np.int32),
+        "source": windows["source"],
+        "start_token": np.asarray(windows["start_token"], dtype=np.int32),
+        "digest": [hashlib.sha256(ids.astype("<i4").tobytes()).hexdigest() for ids in token_ids],
+        "n_tokens": np.asarray([len(ids) for ids in token_ids], dtype=np.int32),
+        "nll_sum": np.asarray([values[1:].sum(dtype=np.float64) for values in nll]),
+        "n_predicted": np.asarray([len(values) - 1 for values in nll], dtype=np.int32),
+    }
+
+
+def _token_columns(prepared: Prepared, token_ids: list[np.ndarray], nll: list[np.ndarray]) -> dict[str, Any]:
+    encoder = open_encoder(resolve(prepared.settings["model"]))
+    flat = np.concatenate(token_ids)
+    lengths = np.asarray([len(ids) for ids in token_ids])
+    unique, inverse = np.unique(flat, return_inverse=True)
+    return {
+        "doc": np.repeat(np.arange(len(lengths), dtype=np.int32), lengths),
+        "position": np.concatenate([np.arange(n, dtype=np.int32) for n in lengths]),
+        "token_id": flat,
+        "token": np.asarray(encoder.tokens(unique.tolist()), dtype=object)[inverse],
+        "nll": np.concatenate(nll).astype(np.float32),
+    }
+
+
+def _head_columns(store: ActivationStore) -> dict[str, Any]:
+    shape = store.shape
+    norms = np.stack([store.value_norm(layer) for layer in range(store.shape.n_layers)])
+    heads = np.tile(np.arange(shape.n_heads, dtype=np.int32), shape.n_layers)
+    layers = np.repeat(np.arange(shape.n_layers, dtype=np.int32), shape.n_heads)
+    kv_head = heads // (shape.n_heads // shape.n_kv_heads)
+    output_norms = [store.weights(layer)[0].flatten(1).norm(dim=1).numpy() for layer in range(shape.n_layers)]
+    return {
+        "layer": layers,
+        "head": heads,
+        "kv_head": kv_head.astype(np.int32),
+        "weight_norm_v": norms[layers, kv_head].astype(np.float32),
+        "weight_norm_o": np.concatenate(output_norms).astype(np.float32),
+    }
+
+
+def _capture_columns(prepared: Prepared, store: ActivationStore) -> dict[str, Any]:
+    record, settings, shape = prepared.record, prepared.settings, store.shape
+    parts = [prepared.manifest.published(prepared.layout.shard_record(i)) for i in range(prepared.n_shards)]
+    published = [part for part in parts if part is not None]
+    seconds = sum(part.quality["milliseconds"] for part in published) / 1000
+    n_tokens = sum(record["lengths"])
+    ingredients = record["ingredients"]
+    family = family_of(record["model_config"], where=settings["model"])
+    values = {
+        "name": prepared.layout.capture,
+        "model": settings["model"],
+        "model_digest": ingredients["model_digest"],
+        "family": family.model_type,
+        "norm": family.norm,
+        "n_layers": shape.n_layers,
+        "n_heads": shape.n_heads,
+        "n_kv_heads": shape.n_kv_heads,
+        "d_model": shape.d_model,
+        "d_value": shape.d_value,
+        "causal": shape.causal,
+        "corpus": ", ".join(settings["corpus"]),
+        "corpus_digest": ingredients["corpus_digest"],
+        "tokenizer_digest": ingredients["tokenizer_digest"],
+        "bos_policy": settings["bos"],
+        "window_tokens": settings["window"],
+        "stride_tokens": settings["stride"],
+        "n_docs": len(record["lengths"]),
+        "n_tokens": n_tokens,
+        "compute_dtype": settings["dtype"],
+        "attention_storage": settings["attention"],
+        "value_dtype": shape.dtypes["value"],
+        "device": settings["device"],
+        "bytes": sum(file.size for part in published for file in part.files.values()),
+        "seconds": seconds,
+        "tokens_per_second": n_tokens / seconds if seconds else float("nan"),
+        "created_at": record["created_at"],
+        "versions": json.dumps(record["versions"], sort_keys=True),
+        "config": json.dumps(
+            {"settings": settings, "store_dtypes": shape.dtypes, "model": record["model_config"]}, sort_keys=True
+        ),
+    }
+    return {name: [value] for name, value in values.items()}

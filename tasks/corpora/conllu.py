@@ -1,0 +1,88 @@
+"""CoNLL-U (https://universaldependencies.org/format.html): one document a sentence, as its writer wrote it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from storage.errors import CorpusError
+from tasks.corpora.files import CorpusFile
+from tasks.corpora.lines import read_lines
+
+COLUMNS = 10
+WORD = re.compile(r"(\d+)(?:-(\d+)|\.(\d+))?")
+"""A word `7`, a multi-word token `7-8` (the written form of the words 7 and 8), an empty node `7.1` (not written)."""
+COMMENT = re.compile(r"#\s*(text|sent_id)\s*=\s?(.*)")
+
+
+@dataclass
+class Sentence:
+    """One sentence on its way in."""
+
+    line: int
+    comments: dict[str, str] = field(default_factory=dict)
+    forms: list[str] = field(default_factory=list)
+    """Written forms, each with the space after it if there is one."""
+    words: int = 0
+    covered: int = 0
+    """Words up to this one belong to the last multi-word token."""
+
+    def text(self) -> str:
+        """What `# text =` says; without it, the written forms joined."""
+        return self.comments.get("text", "".join(self.forms).rstrip(" "))
+
+
+def read_sentences(file: CorpusFile) -> Iterator[Sentence]:
+    """Every sentence. Raises CorpusError, naming the line, where the file is not CoNLL-U."""
+    sentence: Sentence | None = None
+    for number, line in read_lines(file):
+        if not line.strip():
+            if sentence is not None and sentence.words:
+                yield sentence
+                sentence = None
+            continue
+        sentence = sentence or Sentence(number)
+        if line.startswith("#"):
+            if match := COMMENT.fullmatch(line):
+                sentence.comments[match[1]] = match[2]
+        else:
+            _add_word(sentence, file, number, line)
+    if sentence is not None and sentence.words:
+        yield sentence
+
+
+def _add_word(sentence: Sentence, file: CorpusFile, number: int, line: str) -> None:
+    columns = line.split("\t")
+    match = WORD.fullmatch(columns[0])
+    if len(columns) != COLUMNS or match is None:
+        raise CorpusError(
+            f"a CoNLL-U word: {COLUMNS} columns separated by tabs, the first one its number",
+            got=f"{len(columns)} column(s), the first '{columns[0][:20]}'",
+            where=file.place(number),
+            remedy="Mend or remove that sentence.",
+        )
+    first, last, empty = match.groups()
+    if empty is not None:
+        return
+    if last is not None:
+        sentence.covered = int(last)
+    else:
+        sentence.words += 1
+        if int(first) != sentence.words:
+            raise CorpusError(
+                f"word {sentence.words} of the sentence",
+                got=f"word {first}",
+                where=file.place(number),
+                remedy="Words are numbered from 1 without a gap; a blank line ends a sentence.",
+            )
+        if sentence.words <= sentence.covered:
+            return
+    glued = "SpaceAfter=No" in columns[9].split("|")
+    sentence.forms.append(columns[1] if glued else f"{columns[1]} ")
+
+
+def read_conllu(file: CorpusFile) -> Iterator[tuple[str, str]]:
+    """(text, place) of every sentence; the place is its `sent_id`, or the line it begins on."""
+    for sentence in read_sentences(file):
+        yield sentence.text(), f"{file.name}:{sentence.comments.get('sent_id', sentence.line)}"

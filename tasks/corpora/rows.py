@@ -1,0 +1,119 @@
+"""Corpora of rows: JSON Lines and Parquet, one document a row, its text in a field."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from storage.errors import CorpusError, UnknownName, UsageError
+from tasks.corpora.files import CorpusFile, unreadable
+from tasks.corpora.lines import read_lines
+
+DEFAULT_FIELD = "text"
+ROWS_AT_ONCE = 1024
+
+
+def choose_field(wanted: str | None, fields: Mapping[str, bool], where: str) -> str:
+    """The field that holds the text.
+
+    fields: name → whether it holds a string. Without a wish: `text` if there, else the only string field.
+    Raises: UnknownName (no such field; names the nearest), UsageError (several string fields, or none).
+    """
+    strings = [name for name, is_string in fields.items() if is_string]
+    if wanted is not None:
+        if wanted not in fields:
+            raise UnknownName.among("field", wanted, fields, where=where)
+        if wanted not in strings:
+            raise UsageError(
+                "a field that holds text", got=f"'{wanted}', which does not", where=where, remedy=_choose(strings)
+            )
+        return wanted
+    if DEFAULT_FIELD in strings:
+        return DEFAULT_FIELD
+    if len(strings) != 1:
+        raise UsageError(
+            f"a field named '{DEFAULT_FIELD}', or one string field alone",
+            got=f"the fields {', '.join(fields) or '(none)'}",
+            where=where,
+            remedy=_choose(strings),
+        )
+    return strings[0]
+
+
+def _choose(strings: list[str]) -> str:
+    return f"Choose with --field one of: {', '.join(strings)}." if strings else "No field of it holds text."
+
+
+def read_jsonl(file: CorpusFile, wanted: str | None) -> Iterator[tuple[str, str]]:
+    """(text, place) of every line; blank lines are passed over, a null is an empty text."""
+    field: str | None = None
+    for number, line in read_lines(file):
+        if not line.strip():
+            continue
+        row = _parse(file, number, line)
+        if field is None:
+            likely = (wanted, DEFAULT_FIELD)  # a null there may be a text that is missing
+            kinds = {name: isinstance(v, str) or (v is None and name in likely) for name, v in row.items()}
+            field = choose_field(wanted, kinds, file.place(number))
+        if field not in row:
+            raise UnknownName.among("field", field, row, where=file.place(number))
+        yield _text(file, number, field, row[field]), f"{file.name}:{number}"
+
+
+def _parse(file: CorpusFile, number: int, line: str) -> dict[str, Any]:
+    remedy = "Each line holds one JSON object; mend or remove that line."
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        got = f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else str(error)
+        raise CorpusError("a JSON object", got=got, where=file.place(number), remedy=remedy) from error
+    if not isinstance(row, dict):
+        raise CorpusError("a JSON object", got=f"a {type(row).__name__}", where=file.place(number), remedy=remedy)
+    return row
+
+
+def _text(file: CorpusFile, number: int, field: str, value: object) -> str:
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise CorpusError(
+            f"a string in the field '{field}'",
+            got=f"a {type(value).__name__}",
+            where=file.place(number),
+            remedy="Mend or remove that line, or choose another field with --field.",
+        )
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:  # JSON may escape half of a surrogate pair, which is no character
+        raise CorpusError(
+            f"text in the field '{field}'",
+            got=f"half a surrogate pair at character {error.start}",
+            where=file.place(number),
+            remedy="Mend or remove that line.",
+        ) from error
+    return value
+
+
+def read_parquet(file: CorpusFile, wanted: str | None) -> Iterator[tuple[str, str]]:
+    """(text, place) of every row, a batch of rows in memory at a time; a null is an empty text."""
+    row = 0
+    try:
+        with pq.ParquetFile(file.path) as source:
+            kinds = {column.name: _holds_text(column.type) for column in source.schema_arrow}
+            field = choose_field(wanted, kinds, file.place())
+            for batch in source.iter_batches(ROWS_AT_ONCE, columns=[field]):
+                for text in batch.column(0).to_pylist():
+                    yield text or "", f"{file.name}:{row}"
+                    row += 1
+    except (OSError, UnicodeDecodeError, pa.ArrowException) as error:
+        raise unreadable(file, error) from error
+
+
+def _holds_text(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)

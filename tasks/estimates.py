@@ -1,0 +1,97 @@
+"""What a capture will cost, from the model's configuration alone: bytes, operations, memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from storage.errors import ModelError
+
+BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+_UNGATED = {"gpt2", "gpt_neox", "phi", "opt", "bloom", "gptj", "gpt_neo", "falcon", "mpt", "stablelm_epoch"}
+"""Families whose MLP has two matrices; the others gate it and have three."""
+
+
+@dataclass(frozen=True)
+class ConfigShape:
+    """The sizes that a configuration declares."""
+
+    n_layers: int
+    n_heads: int
+    n_kv_heads: int
+    d_model: int
+    d_value: int
+    d_mlp: int
+    vocab: int
+    positions: int | None
+    gated_mlp: bool
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any], model: str) -> ConfigShape:
+        """Read the sizes under the names that families use; ModelError names the size that is missing."""
+        inner = config.get("text_config") or config
+
+        def size(*names: str, default: int | None = None) -> int:
+            for name in names:
+                if inner.get(name) is not None:
+                    return int(inner[name])
+            if default is None:
+                raise ModelError(
+                    f"'{names[0]}' in the model's configuration",
+                    where=model,
+                    remedy="`theodolite models` lists the families that can be captured.",
+                )
+            return default
+
+        heads, width = size("num_attention_heads", "n_head"), size("hidden_size", "n_embd")
+        head = size("head_dim", default=width // heads)
+        return cls(
+            n_layers=size("num_hidden_layers", "n_layer"),
+            n_heads=heads,
+            n_kv_heads=size("num_key_value_heads", default=heads),
+            d_model=width,
+            d_value=size("v_head_dim", default=head),
+            d_mlp=size("intermediate_size", "n_inner", default=4 * width),
+            vocab=size("vocab_size"),
+            positions=size("max_position_embeddings", "n_positions", default=0) or None,
+            gated_mlp=inner.get("model_type") not in _UNGATED,
+        )
+
+
+def stored_bytes(shape: ConfigShape, lengths: list[int], dtype: str) -> dict[str, int]:
+    """Bytes of each kind of tensor before compression, which then saves more the sparser attention is."""
+    tokens, entries, width = sum(lengths), sum(t * (t + 1) // 2 for t in lengths), BYTES[dtype]
+    layers = shape.n_layers
+    return {
+        "attention": layers * shape.n_heads * entries * width,
+        "value": layers * tokens * shape.n_kv_heads * shape.d_value * width,
+        "output_input": layers * tokens * shape.n_heads * shape.d_value * width,
+        "residual": (layers + 1) * tokens * shape.d_model * width,
+        "output_projection": layers * shape.n_heads * shape.d_value * shape.d_model * 4,
+    }
+
+
+def parameters(shape: ConfigShape) -> int:
+    """Weights of all layers, without embeddings."""
+    attention = shape.d_model * shape.d_value * (2 * shape.n_heads + 2 * shape.n_kv_heads)
+    mlp = shape.d_model * shape.d_mlp * (3 if shape.gated_mlp else 2)
+    return shape.n_layers * (attention + mlp)
+
+
+def operations(shape: ConfigShape, lengths: list[int]) -> int:
+    """Floating-point operations of one forward pass over the corpus: two a weight and token, plus attention."""
+    tokens, squares = sum(lengths), sum(t * t for t in lengths)
+    dense = 2 * (parameters(shape) + shape.vocab * shape.d_model) * tokens
+    return dense + 4 * shape.n_layers * shape.n_heads * shape.d_value * squares
+
+
+def memory_peak(shape: ConfigShape, lengths: list[int], batch: list[int], dtype: str, query_block: int) -> int:
+    """Bytes of the model and of the largest forward batch: one layer's tensors, never all layers'."""
+    width, longest, n = BYTES[dtype], max(lengths[i] for i in batch), len(batch)
+    tokens = longest * n
+    weights = (parameters(shape) + shape.vocab * shape.d_model) * width
+    hidden = tokens * (6 * shape.d_model + 3 * shape.d_mlp) * width
+    scores = 3 * n * shape.n_heads * min(query_block, longest) * longest * 4
+    kept = 3 * n * shape.n_heads * longest * (longest + 1) // 2 * 4
+    return weights + hidden + scores + kept + 128 * shape.vocab * 8

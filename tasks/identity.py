@@ -1,0 +1,133 @@
+"""What makes a capture and a stage run the same as another: the ingredients of their keys."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import PurePosixPath
+from typing import Any
+
+from storage.errors import UsageError
+from storage.keys import digest, slug
+from tasks.models.sources import ModelSource, model_digest, tokenizer_digest
+from tasks.registry import Stage
+
+CAPTURE_VERSION = 1
+"""Raised whenever a change of the code changes what a capture stores."""
+
+DTYPES = ("float32", "float16", "bfloat16")
+
+
+@dataclass(frozen=True)
+class CaptureSettings:
+    """What a user may choose about a capture. Everything here but `device` enters the key."""
+
+    model: str
+    corpus: tuple[str, ...]
+    field: str | None = None
+    window: int | None = None
+    """Tokens per document, its BOS included; None: the model's positions, at most 512."""
+    stride: int | None = None
+    max_documents: int | None = None
+    bos: str = "auto"
+    dtype: str = "float32"
+    store_dtype: str = "float32"
+    attention: str = "stored"
+    padding: str = "right"
+    query_block: int = 256
+    batch_tokens: int = 1024
+    """Documents of one forward pass: as many as fit into this number of tokens, at least one."""
+    shard_tokens: int = 2048
+    """Documents of one shard: as many as fit into this number of tokens, at least one."""
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        for name, choices in (("dtype", DTYPES), ("store_dtype", DTYPES), ("padding", ("right", "left"))):
+            if getattr(self, name) not in choices:
+                raise UsageError(f"one of {', '.join(choices)}", got=repr(getattr(self, name)), where=name)
+        if self.attention != "stored":
+            raise UsageError(
+                "attention = stored", got=repr(self.attention), remedy="Other ways to keep attention are not built yet."
+            )
+        for name in ("query_block", "batch_tokens", "shard_tokens", "max_documents"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UsageError("a number of at least 1", got=str(value), where=name)
+
+
+@dataclass(frozen=True)
+class CaptureIdentity:
+    """A capture's id and key, and what the key was made of."""
+
+    capture: str
+    key: str
+    ingredients: dict[str, Any]
+
+
+def capture_identity(
+    settings: CaptureSettings, source: ModelSource, corpus_digest: str, window: int
+) -> CaptureIdentity:
+    """The identity of the capture that these settings describe; reads the model's files, loads nothing."""
+    choices = asdict(settings)
+    for name in ("device", "model", "corpus", "window"):
+        del choices[name]
+    ingredients = {
+        **choices,
+        "window": window,
+        "stride": settings.stride or window,
+        "model_digest": model_digest(source),
+        "tokenizer_digest": tokenizer_digest(source),
+        "corpus_digest": corpus_digest,
+        "capture_version": CAPTURE_VERSION,
+    }
+    key = digest(ingredients)
+    corpus = PurePosixPath(settings.corpus[0]).name.split(".")[0] or "corpus"
+    return CaptureIdentity(f"{slug(model_title(source))}-{slug(corpus)}-{key[:10]}", key, ingredients)
+
+
+def model_title(source: ModelSource) -> str:
+    """A short name of the model: the last part of what the user gave."""
+    name = PurePosixPath(source.name.rstrip("/"))
+    return name.stem if source.gguf_file else name.name
+
+
+def stage_key(stage: Stage, parameters: Any, capture_key: str, seed: int) -> str:
+    """A stage run's key: name, version, parameters, seed, and the capture's key."""
+    return digest(
+        {
+            "stage": stage.name,
+            "version": stage.version,
+            "parameters": stage.describe(parameters),
+            "seed": seed,
+            "capture": capture_key,
+        }
+    )
+
+
+def package_versions() -> dict[str, str]:
+    """Versions of what can change a number, for the table of captures."""
+    found = {}
+    for package in ("theodolite", "torch", "transformers", "tokenizers", "zarr", "numcodecs", "numpy", "pyarrow"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not installed as a package"
+    return found
+
+
+def blocks(sizes: list[int], limit: int, *, padded: bool) -> list[list[int]]:
+    """Consecutive items in groups of at most `limit` tokens, at least one item each; indices into `sizes`.
+
+    `padded` counts every item as long as the longest of its group, as a forward pass does.
+    """
+    groups: list[list[int]] = []
+    total, longest = 0, 0
+    for index, size in enumerate(sizes):
+        longest = max(longest, size)
+        grown = longest * (len(groups[-1]) + 1) if padded and groups else total + size
+        if not groups or grown > limit:
+            groups.append([])
+            longest, total = size, 0
+        groups[-1].append(index)
+        total += size
+    return groups

@@ -1,0 +1,165 @@
+"""Loading a model and its tokenizer. What needs neither torch nor transformers lies in sources.py and is found here too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from storage.errors import ModelError, UsageError
+from tasks.models.families import Anatomy, anatomy_of, family_of
+from tasks.models.sources import ModelSource, has_tokenizer, model_digest, read_config, resolve, tokenizer_digest
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+__all__ = [
+    "LoadedModel",
+    "ModelSource",
+    "load_model",
+    "load_tokenizer",
+    "model_digest",
+    "pick_device",
+    "prepare",
+    "read_config",
+    "resolve",
+    "tokenizer_digest",
+    "torch_dtype",
+]
+
+DTYPES = ("float32", "float16", "bfloat16")
+DEVICES = ("auto", "cpu", "cuda", "mps")
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model ready to be captured: in eval mode, on its device, with the tap attached."""
+
+    model: nn.Module
+    anatomy: Anatomy
+    source: ModelSource
+    device: str
+    dtype: str
+
+    @property
+    def name(self) -> str:
+        return self.source.name
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """float32 | float16 | bfloat16 as torch's; UsageError for anything else."""
+    import torch
+
+    if name not in DTYPES:
+        raise UsageError(f"a dtype: {', '.join(DTYPES)}", got=f"'{name}'")
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype
+
+
+def pick_device(name: str) -> str:
+    """auto → cuda, else mps, else cpu; a device that is named must be there."""
+    import torch
+
+    present = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if name == "auto":
+        return next(device for device, there in present.items() if there)
+    if name not in DEVICES:
+        raise UsageError(f"a device: {', '.join(DEVICES)}", got=f"'{name}'")
+    if not present[name]:
+        there = ", ".join(device for device, yes in present.items() if yes)
+        raise UsageError("a device of this machine", got=f"'{name}'", remedy=f"There is {there}.")
+    return name
+
+
+def load_tokenizer(source: ModelSource) -> Any:
+    """The model's tokenizer. Raises ModelError where the folder has none."""
+    if not has_tokenizer(source):
+        remedy = "Save one beside the weights: tokenizer.save_pretrained(folder). Without it no text can be captured."
+        raise ModelError("a tokenizer beside the model", got="none", where=source.folder, remedy=remedy)
+    from transformers import AutoTokenizer
+
+    with _quiet():
+        try:
+            return AutoTokenizer.from_pretrained(source.folder, **_gguf(source), local_files_only=True)
+        except (OSError, ValueError, KeyError, ImportError) as error:
+            raise ModelError("a tokenizer that transformers can load", got=_line(error), where=source.folder) from error
+
+
+def load_model(source: ModelSource, dtype: str = "float32", device: str = "auto") -> LoadedModel:
+    """Load the causal LM in eval mode with the tap attached, silently.
+
+    Raises ModelError, before weights are read, where the family cannot be captured; and where weights are missing,
+    damaged, or of another shape than the configuration says; UsageError for a dtype or device that is not there.
+    """
+    family_of(read_config(source), where=source.name)
+    compute, place = torch_dtype(dtype), pick_device(device)
+    from transformers import AutoModelForCausalLM
+
+    from tasks.models.tap import NAME
+
+    options = {"attn_implementation": NAME, "dtype": compute, "local_files_only": True, "output_loading_info": True}
+    with _quiet():
+        try:
+            model, info = AutoModelForCausalLM.from_pretrained(source.folder, **_gguf(source), **options)
+        except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
+            remedy = "A GGUF file needs `pip install gguf accelerate`." if source.gguf_file else ""
+            raise ModelError(
+                "a model that transformers can load", got=_line(error), where=source.name, remedy=remedy
+            ) from error
+    absent = sorted({*info["missing_keys"], *(key[0] for key in info["mismatched_keys"])})
+    if absent:
+        got = f"{len(absent)} missing or of another shape: {', '.join(absent[:3])}"
+        raise ModelError("weights for every part of the model", got=got, where=source.name)
+    return prepare(model.to(place), source, dtype=dtype, device=place)
+
+
+def prepare(model: nn.Module, source: ModelSource, *, dtype: str, device: str) -> LoadedModel:
+    """Attach the tap to a causal LM that is in memory already. Raises ModelError where its family is not supported."""
+    from tasks.models import tap
+
+    anatomy = anatomy_of(model)
+    tap.eager_attention_of(type(anatomy.attentions[0]))
+    if model.config._attn_implementation != tap.NAME:
+        model.set_attn_implementation(tap.NAME)
+    model.eval().requires_grad_(False)
+    tap.attach(model, anatomy)
+    return LoadedModel(model, anatomy, source, device, dtype)
+
+
+def _gguf(source: ModelSource) -> dict[str, str]:
+    return {"gguf_file": source.gguf_file} if source.gguf_file else {}
+
+
+def _line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Neither progress bars nor advice on the console while transformers loads; its settings are put back after."""
+    from transformers.utils import logging
+
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    with ExitStack() as stack:
+        logging.set_verbosity_error()
+        stack.callback(logging.set_verbosity, verbosity)
+        if bars:
+            logging.disable_progress_bar()
+            stack.callback(logging.enable_progress_bar)
+        stack.enter_context(_silent_gguf())
+        yield
+
+
+@contextmanager
+def _silent_gguf() -> Iterator[None]:
+    """transformers converts GGUF tensors under a bar of its own that no setting reaches."""
+    from transformers import modeling_gguf_pytorch_utils as gguf
+
+    bar = gguf.tqdm
+    gguf.tqdm = lambda items, **_options: items
+    try:
+        yield
+    finally:
+        gguf.tqdm = bar

@@ -1,0 +1,236 @@
+"""What the tap hears during one forward pass: checked, unpadded, and handed on layer by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor, nn
+
+from tasks.models import selfcheck
+from tasks.models.families import Anatomy
+from tasks.models.packing_tmp import pack_rows
+from tasks.models.selfcheck import OutputProbe, Place
+
+Emit = Callable[[int, str, Tensor], None]
+
+
+@dataclass(frozen=True)
+class Span:
+    """Where one document lies in its row of the padded batch."""
+
+    document: int
+    start: int
+    length: int
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.length
+
+    @property
+    def entries(self) -> int:
+        """Entries of its causal triangle."""
+        return self.length * (self.length + 1) // 2
+
+
+@dataclass
+class _Layer:
+    """One layer on its way: filled by the attention function, closed when the layer ends."""
+
+    index: int
+    probe: OutputProbe
+    value: Tensor  # (B, H_kv, T, d_v)
+    attention: Tensor  # (H, Σ_d T_d (T_d + 1) / 2), in the stored dtype
+    columns: list[Tensor]  # per document (H, T, k + 1)
+    seen: list[Tensor]  # per document (T, k)
+    sums: list[Tensor]  # per document (H, T)
+    sink_mass: list[Tensor] = field(default_factory=list)  # per document (H, T), where the family has sinks
+    sink_slack: list[Tensor] = field(default_factory=list)
+    heads: Tensor | None = None  # (B, T, H, d_v)
+    checked: bool = False
+
+
+class BatchRecord:
+    """Listens to one forward pass over a padded batch, and emits each layer's tensors as the layer ends.
+
+    emit(layer, kind, tensor) gets CPU tensors without padding, documents one after the other: attention
+    (H, Σ T(T+1)/2) in the stored dtype, row-major lower triangles; value (N, H_kv, d_v); output_input (N, H, d_v);
+    residual (N, D) before each layer and, as layer L, after the last; sink_mass (N, H) where the family has sinks.
+    """
+
+    def __init__(
+        self,
+        anatomy: Anatomy,
+        spans: Sequence[Span],
+        emit: Emit,
+        *,
+        model_name: str,
+        query_block: int,
+        attention_dtype: torch.dtype,
+    ) -> None:
+        self.anatomy, self.spans, self._emit_to = anatomy, tuple(spans), emit
+        self.model_name, self.query_block, self.attention_dtype = model_name, query_block, attention_dtype
+        self._layers = {id(module): layer for layer, module in enumerate(anatomy.attentions)}
+        self._open: _Layer | None = None
+        self._fired = [0] * anatomy.n_layers
+        self._horizons: dict[int, tuple[Tensor, list[tuple[int, int, int, int]]]] = {}
+
+    # What the attention function calls.
+
+    def layer_of(self, module: nn.Module) -> int | None:
+        return self._layers.get(id(module))
+
+    def blocks(self, n_queries: int, n_keys: int, mask: Tensor | None) -> list[tuple[int, int, int, int]]:
+        """(first query, end, first key, end) of each block; worked out once per mask, which the layers share."""
+        if mask is None:
+            return [(s, min(s + self.query_block, n_queries), 0, n_keys) for s in range(0, n_queries, self.query_block)]
+        if id(mask) not in self._horizons:  # the mask is kept beside its answer, so its id is not used again
+            self._horizons[id(mask)] = (mask, list(_visible_blocks(mask, self.query_block)))
+        return self._horizons[id(mask)][1]
+
+    def attention_begins(self, layer: int, value: Tensor) -> None:
+        self._fired[layer] += 1
+        if self._fired[layer] > 1:
+            self._breach_count(layer)
+        probe = OutputProbe.of(self.anatomy, layer)
+        n_heads, device = self.anatomy.n_heads, value.device
+        self._open = _Layer(
+            index=layer,
+            probe=probe,
+            value=value,
+            attention=torch.empty(
+                n_heads, sum(s.entries for s in self.spans), dtype=self.attention_dtype, device=device
+            ),
+            columns=[probe.columns(value[i, :, s.start : s.stop]) for i, s in enumerate(self.spans)],
+            seen=[torch.empty(s.length, probe.directions.shape[1], device=device) for s in self.spans],
+            sums=[torch.empty(n_heads, s.length, device=device) for s in self.spans],
+        )
+        if self.anatomy.kind.sinks is not None:
+            self._open.sink_mass = [torch.empty(n_heads, s.length, device=device) for s in self.spans]
+            self._open.sink_slack = [torch.empty(n_heads, s.length, device=device) for s in self.spans]
+
+    def attention_rows(
+        self, start: int, first: int, weights: Tensor, query: Tensor, key: Tensor, options: dict[str, Any]
+    ) -> None:
+        """One block of queries: weights (B, H, q, K), of queries from `start` and keys from `first` of the batch."""
+        offset = 0
+        for i, span in enumerate(self.spans):
+            rows = slice(max(start, span.start), min(start + weights.shape[2], span.stop))
+            keys = slice(max(first, span.start), min(first + weights.shape[3], span.stop))
+            if rows.start < rows.stop:
+                in_block = slice(rows.start - start, rows.stop - start), slice(keys.start - first, keys.stop - first)
+                alpha = weights[i][:, in_block[0], in_block[1]]
+                self._document_rows(i, alpha, rows.start - span.start, keys.start - span.start, offset)
+                if self.anatomy.kind.sinks is not None:
+                    place = slice(rows.start - span.start, rows.stop - span.start)
+                    self._sink_rows(i, alpha, query[i][:, in_block[0]], key[i][:, in_block[1]], place, options)
+            offset += span.entries
+
+    def _document_rows(self, i: int, alpha: Tensor, first_row: int, first_key: int, offset: int) -> None:
+        """α (H, q, K) of one document's queries from `first_row` and keys from `first_key`: checked, seen, packed."""
+        layer = self._layer()
+        selfcheck.check_order(alpha, first_row, first_key, self.anatomy.windows[layer.index], self._place(i))
+        n_rows, n_keys = alpha.shape[-2:]
+        projected = torch.matmul(alpha.float(), layer.columns[i][:, first_key : first_key + n_keys])  # (H, q, k + 1)
+        layer.seen[i][first_row : first_row + n_rows] = projected[..., :-1].sum(dim=0)
+        layer.sums[i][:, first_row : first_row + n_rows] = projected[..., -1]
+        if first_key:
+            alpha = nn.functional.pad(alpha, (first_key, 0))
+        end = first_row + n_rows
+        entries = slice(offset + first_row * (first_row + 1) // 2, offset + end * (end + 1) // 2)
+        layer.attention[:, entries] = pack_rows(alpha, first_row, self.spans[i].length)
+
+    def _sink_rows(
+        self, i: int, alpha: Tensor, query: Tensor, key: Tensor, rows: slice, options: dict[str, Any]
+    ) -> None:
+        layer = self._layer()
+        sinks = self.anatomy.attentions[layer.index].get_parameter(str(self.anatomy.kind.sinks))
+        mass, slack = selfcheck.learned_sink_mass(alpha, query, key, sinks, options["scaling"])
+        layer.sink_mass[i][:, rows], layer.sink_slack[i][:, rows] = mass, slack
+
+    # What the hooks call.
+
+    def projection_input(self, layer: int, heads: Tensor) -> None:
+        if self._open is not None and self._open.index == layer:
+            self._open.heads = heads.unflatten(-1, (self.anatomy.n_heads, self.anatomy.d_value))
+
+    def attention_ends(self, layer: int, output: Tensor) -> None:
+        """The checks of one layer, once the attention module has returned its output (B, T, D)."""
+        record = self._open
+        if record is None or record.index != layer or record.heads is None:
+            self._breach_count(layer)
+        for i, span in enumerate(self.spans):
+            place, rows = self._place(i), slice(span.start, span.stop)
+            selfcheck.check_finite(record.value[i, :, rows].transpose(0, 1), "value", place)
+            selfcheck.check_finite(output[i, rows], "attention output", place)
+            mass, slack = (record.sink_mass[i], record.sink_slack[i]) if record.sink_mass else (None, None)
+            selfcheck.check_row_sums(record.sums[i], mass, slack, output.dtype, place)
+            heads = record.heads[i, rows]
+            selfcheck.check_output(record.seen[i], output[i, rows], heads, record.probe, output.dtype, place)
+        record.checked = True
+
+    def layer_ends(self, layer: int) -> None:
+        """Emit the layer."""
+        record = self._open
+        if record is None or record.index != layer or record.heads is None or not record.checked:
+            self._breach_count(layer)
+        self._emit(layer, "attention", record.attention)
+        self._emit(layer, "value", self.valid(record.value.transpose(1, 2)))
+        self._emit(layer, "output_input", self.valid(record.heads))
+        if self.anatomy.kind.sinks is not None:
+            # Of the weights as stored: what is missing from 1, so that a row and its sink sum to 1 to the last bit.
+            self._emit(layer, "sink_mass", torch.cat([(1 - sums).clamp(min=0).T for sums in record.sums]))
+        self._open = None
+
+    def residual(self, layer: int, hidden: Tensor) -> None:
+        """The residual stream (B, T, D) before layer `layer`."""
+        for span, row in zip(self.spans, hidden, strict=True):
+            at = Place(self.model_name, layer, document=span.document)
+            selfcheck.check_finite(row[span.start : span.stop], "residual stream", at)
+        self._emit(layer, "residual", self.valid(hidden))
+
+    def finish(self) -> None:
+        """After the forward pass: every layer must have been heard exactly once."""
+        for layer, fired in enumerate(self._fired):
+            if fired != 1:
+                self._breach_count(layer)
+
+    def valid(self, tensor: Tensor) -> Tensor:
+        """(B, T, …) → (N, …): the documents' own tokens one after the other, in memory of their own."""
+        return torch.cat([tensor[i, s.start : s.stop] for i, s in enumerate(self.spans)])
+
+    def _emit(self, layer: int, kind: str, tensor: Tensor) -> None:
+        self._emit_to(layer, kind, tensor.detach().cpu())
+
+    def _layer(self) -> _Layer:
+        assert self._open is not None
+        return self._open
+
+    def _place(self, i: int) -> Place:
+        return Place(self.model_name, self._layer().index, document=self.spans[i].document)
+
+    def _breach_count(self, layer: int) -> NoReturn:
+        fired = self._fired[layer]
+        selfcheck.breach(
+            "the tap to fire once per attention layer, between the layer's hooks",
+            f"{fired} times",
+            Place(self.model_name, layer),
+            "The model must be loaded by load_model, and its code must go through the attention interface.",
+        )
+
+
+def _visible_blocks(mask: Tensor, size: int) -> Iterator[tuple[int, int, int, int]]:
+    """Blocks of `size` queries with the range of keys that any of their rows, in any document, may see.
+
+    mask (B, 1, T, T): 0 where a key is seen, the dtype's minimum where not. A block's own queries stay in the range,
+    since some families lay a causal mask of their own over the last keys they are given.
+    """
+    n_queries, n_keys = mask.shape[-2:]
+    visible = (mask > torch.finfo(mask.dtype).min).any(dim=1).any(dim=0)  # (T, T)
+    for start in range(0, n_queries, size):
+        stop = min(start + size, n_queries)
+        seen = visible[start:stop].any(dim=0).nonzero().flatten()
+        first, last = (int(seen[0]), int(seen[-1]) + 1) if len(seen) else (start, stop)
+        yield start, stop, min(first, start), max(last, min(stop, n_keys))

@@ -1,0 +1,115 @@
+"""One forward pass over a batch of documents, captured."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from storage.errors import CorpusError, ModelError, UsageError
+from tasks.models import selfcheck, tap
+from tasks.models.families import max_positions
+from tasks.models.loading import LoadedModel, torch_dtype
+from tasks.models.record import BatchRecord, Emit, Span
+from tasks.models.scoring import token_nll
+from tasks.models.selfcheck import Place
+
+
+@dataclass(frozen=True)
+class TapSettings:
+    """How a batch is run. All of it enters the capture's key: block and batch sizes move last bits."""
+
+    query_block: int = 256
+    """Queries per call of the family's attention."""
+    padding: str = "right"
+    """right | left: where shorter documents of a batch are filled up; moves last bits only."""
+    dtypes: Mapping[str, str] = field(default_factory=lambda: {"attention": "float32"})
+    """Kind of tensor → the dtype it is stored in; attention is packed into it at once."""
+
+    def __post_init__(self) -> None:
+        if self.query_block < 1:
+            raise UsageError("a query block of at least 1", got=str(self.query_block))
+        if self.padding not in ("right", "left"):
+            raise UsageError("padding right or left", got=f"'{self.padding}'")
+        torch_dtype(self.dtypes["attention"])
+
+
+def capture_batch(
+    loaded: LoadedModel,
+    token_ids: Sequence[np.ndarray],
+    settings: TapSettings,
+    emit: Emit,
+    documents: Sequence[int],
+) -> list[np.ndarray]:
+    """Run the model once over documents of any lengths and emit each layer's tensors as the layer ends.
+
+    token_ids: one integer array a document; documents: their numbers, for messages; emit: see BatchRecord. Returns
+    the negative log-likelihood of each token in nats, float32, one array (T,) a document, NaN at position 0.
+    Raises CaptureCheckError when a capture-time identity is breached, CorpusError for an id outside the vocabulary or
+    an empty document, ModelError for a document longer than the model's positions.
+    """
+    _check_documents(loaded, token_ids, documents)
+    lengths = [len(ids) for ids in token_ids]
+    width = max(lengths)
+    starts = [width - n if settings.padding == "left" else 0 for n in lengths]
+    spans = [Span(*parts) for parts in zip(documents, starts, lengths, strict=True)]
+    record = BatchRecord(
+        loaded.anatomy,
+        spans,
+        emit,
+        model_name=loaded.name,
+        query_block=settings.query_block,
+        attention_dtype=torch_dtype(settings.dtypes["attention"]),
+    )
+    with torch.inference_mode():
+        with tap.active(record):
+            output = loaded.anatomy.body(**_inputs(loaded, token_ids, spans, width))
+        record.finish()
+        ids = torch.from_numpy(np.concatenate(token_ids).astype(np.int64)).to(loaded.device)
+        nll = token_nll(loaded.model, output, record.valid(output.last_hidden_state), ids, lengths)
+    for span, scores in zip(spans, nll, strict=True):
+        place = Place(loaded.name, document=span.document)
+        selfcheck.check_finite(scores[1:].unsqueeze(1), "likelihood of the next token", place)
+    return [scores.numpy() for scores in nll]
+
+
+def _inputs(loaded: LoadedModel, token_ids: Sequence[np.ndarray], spans: Sequence[Span], width: int) -> dict[str, Any]:
+    """Padded ids, mask and, where the model takes them, positions that count the document's own tokens."""
+    ids = torch.zeros(len(spans), width, dtype=torch.long)  # any id will do as padding: nothing sees it
+    mask = torch.zeros(len(spans), width, dtype=torch.long)
+    for row, (span, tokens) in enumerate(zip(spans, token_ids, strict=True)):
+        ids[row, span.start : span.stop] = torch.from_numpy(tokens.astype(np.int64))
+        mask[row, span.start : span.stop] = 1
+    inputs: dict[str, Tensor | bool] = {"input_ids": ids, "attention_mask": mask}
+    if "position_ids" in inspect.signature(loaded.anatomy.body.forward).parameters:
+        inputs["position_ids"] = (mask.cumsum(dim=1) - 1).clamp(min=0)
+    moved = {name: tensor.to(loaded.device) for name, tensor in inputs.items()}
+    return {**moved, "use_cache": False}
+
+
+def _check_documents(loaded: LoadedModel, token_ids: Sequence[np.ndarray], documents: Sequence[int]) -> None:
+    config: Any = loaded.model.config
+    limit = max_positions(config.to_dict())
+    for document, ids in zip(documents, token_ids, strict=True):
+        where = f"document {document}"
+        if len(ids) == 0:
+            raise CorpusError("a document of at least one token", got="none", where=where)
+        if limit is not None and len(ids) > limit:
+            remedy = f"Use windows of at most {limit} tokens."
+            raise ModelError(
+                f"at most the model's {limit} positions", got=f"{len(ids)} tokens", where=where, remedy=remedy
+            )
+        outside = np.flatnonzero((ids < 0) | (ids >= config.vocab_size))
+        if len(outside):
+            at = int(outside[0])
+            raise CorpusError(
+                f"token ids below the vocabulary's {config.vocab_size}",
+                got=str(int(ids[at])),
+                where=f"{where}, position {at}",
+                remedy="The tokenizer does not belong to this model.",
+            )

@@ -1,0 +1,65 @@
+"""Per-token negative log-likelihood, a few positions at a time: never logits for a whole document."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+POSITIONS = 128
+
+
+def token_nll(model: nn.Module, body_output: Any, hidden: Tensor, ids: Tensor, lengths: Sequence[int]) -> list[Tensor]:
+    """Negative log-likelihood of each token given those before it, in nats, float32; NaN at each document's position 0.
+
+    body_output: what the causal LM's body returned; hidden (N, D): its last hidden state without padding, documents
+    one after the other; ids (N,): their tokens; lengths: their numbers of tokens. One tensor (T,) a document, on CPU.
+
+    The head is the family's own: the causal LM runs with a body that returns hidden states already computed, so its
+    final scaling and softcap apply.
+    """
+    last = torch.tensor(lengths).cumsum(0) - 1
+    predicts = torch.ones(len(ids), dtype=torch.bool)
+    predicts[last] = False
+    rows = predicts.nonzero().flatten().to(hidden.device)
+    nll = torch.full((len(ids),), torch.nan, device=hidden.device)
+    head = _Head(model, body_output)
+    for chunk in rows.split(POSITIONS):
+        nll[chunk + 1] = _nll(head.logits(hidden[chunk]), ids[chunk + 1])
+    return list(nll.cpu().split(list(lengths)))
+
+
+def _nll(logits: Tensor, targets: Tensor) -> Tensor:
+    """−log softmax(logits)[target], (n, V) and (n,) → (n,); works in the memory of the logits."""
+    logits = logits.float()
+    top = logits.amax(dim=-1)
+    picked = logits.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
+    return logits.sub_(top.unsqueeze(-1)).exp_().sum(dim=-1).log_() + top - picked
+
+
+class _Head:
+    """The causal LM around a body that only gives back hidden states: a copy that shares every weight."""
+
+    def __init__(self, model: nn.Module, body_output: Any) -> None:
+        self._body = _Replay(body_output)
+        self._model: Any = copy.copy(model)
+        self._model._modules = {**model._modules, str(model.base_model_prefix): self._body}
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """(n, D) → (n, V)."""
+        self._body.hidden = hidden.unsqueeze(0)
+        nothing = torch.zeros(1, len(hidden), dtype=torch.long, device=hidden.device)
+        return self._model(input_ids=nothing, use_cache=False).logits[0]
+
+
+class _Replay(nn.Module):
+    def __init__(self, body_output: Any) -> None:
+        super().__init__()
+        self._kind = type(body_output)
+        self.hidden: Tensor | None = None
+
+    def forward(self, *_args: Any, **_options: Any) -> Any:
+        return self._kind(last_hidden_state=self.hidden)

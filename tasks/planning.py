@@ -1,0 +1,191 @@
+"""Before anything runs: what a capture is, what it will cost, and its documents laid out in shards.
+
+Loads neither torch nor Prefect, so that `theodolite plan` answers at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+
+from storage.errors import MissingPart, StorageFull, UsageError
+from storage.filesystem import Filesystem, open_runs
+from storage.layout import Layout
+from storage.manifest import Manifest
+from storage.tables import INT, TEXT, TableSpec, read_table, write_table
+from tasks.corpora.readers import corpus_digest, read_texts
+from tasks.corpora.windows import Document, WindowSettings, windows
+from tasks.estimates import ConfigShape, memory_peak, operations, stored_bytes
+from tasks.identity import CaptureIdentity, CaptureSettings, blocks, capture_identity, package_versions
+from tasks.models.families import family_of
+from tasks.models.sources import ModelSource, read_config, resolve
+from tasks.tokenization import open_encoder
+
+_DEFAULT_WINDOW = 512
+
+WINDOWS = TableSpec(
+    "windows",
+    ("doc",),
+    pa.schema([("doc", INT), ("source", TEXT), ("start_token", INT), ("token_ids", pa.list_(pa.int32()))]),
+)
+"""The documents of a capture as they will be fed to the model; not a table of the warehouse."""
+
+
+@dataclass(frozen=True)
+class CapturePlan:
+    """What `theodolite plan` prints: sizes in bytes, work in floating-point operations."""
+
+    capture: str
+    key: str
+    model: str
+    family: str
+    window: int
+    n_docs: int
+    n_tokens: int
+    left_out: dict[str, int]
+    shards: int
+    bytes_by_kind: dict[str, int]
+    bytes_total: int
+    flops: int
+    memory_peak_bytes: int
+    free_bytes: int
+    fits: bool
+
+
+@dataclass(frozen=True)
+class _Described:
+    """A capture's settings with everything that files alone can tell."""
+
+    settings: CaptureSettings
+    source: ModelSource
+    config: dict[str, Any]
+    shape: ConfigShape
+    window: int
+    identity: CaptureIdentity
+
+
+def _describe(settings: CaptureSettings) -> _Described:
+    source = resolve(settings.model)
+    config = read_config(source)
+    family_of(config, where=settings.model)
+    shape = ConfigShape.of(config, settings.model)
+    window = settings.window or min(shape.positions or _DEFAULT_WINDOW, _DEFAULT_WINDOW)
+    if shape.positions and window > shape.positions:
+        raise UsageError(
+            f"a window of at most {shape.positions} tokens, the model's positions",
+            got=str(window),
+            where=settings.model,
+            remedy=f"Use --window {shape.positions}.",
+        )
+    identity = capture_identity(settings, source, corpus_digest(settings.corpus, settings.field), window)
+    return _Described(settings, source, config, shape, window, identity)
+
+
+def _documents(described: _Described) -> tuple[list[Document], dict[str, int]]:
+    settings, encoder = described.settings, open_encoder(described.source)
+    result = windows(
+        read_texts(settings.corpus, settings.field),
+        encoder.encode,
+        WindowSettings(described.window, settings.stride, settings.bos, settings.max_documents),
+        encoder.bos_id,
+        encoder.adds_bos,
+        described.shape.vocab,
+    )
+    return result.documents, result.left_out
+
+
+def _plan(described: _Described, lengths: list[int], left_out: dict[str, int], fs: Filesystem) -> CapturePlan:
+    settings, shape = described.settings, described.shape
+    kinds = stored_bytes(shape, lengths, settings.store_dtype)
+    batches = blocks(lengths, settings.batch_tokens, padded=True)
+    peak = max(memory_peak(shape, lengths, b, settings.dtype, settings.query_block) for b in batches)
+    total, free = sum(kinds.values()), fs.free_bytes()
+    return CapturePlan(
+        capture=described.identity.capture,
+        key=described.identity.key,
+        model=settings.model,
+        family=str(described.config.get("model_type", "unknown")),
+        window=described.window,
+        n_docs=len(lengths),
+        n_tokens=sum(lengths),
+        left_out=left_out,
+        shards=len(blocks(lengths, settings.shard_tokens, padded=False)),
+        bytes_by_kind=kinds,
+        bytes_total=total,
+        flops=operations(shape, lengths),
+        memory_peak_bytes=peak,
+        free_bytes=free,
+        fits=total <= free,
+    )
+
+
+def plan_capture(settings: CaptureSettings, runs: str) -> CapturePlan:
+    """What the capture will be and cost. Writes nothing."""
+    described = _describe(settings)
+    documents, left_out = _documents(described)
+    return _plan(described, [len(d.token_ids) for d in documents], left_out, open_runs(runs, create=True))
+
+
+def prepare_capture(settings: CaptureSettings, runs: str) -> str:
+    """Write down what the capture is and its documents; returns its id. The same key finds it written.
+
+    Raises StorageFull where the plan does not fit the disk, before anything runs.
+    """
+    described = _describe(settings)
+    fs, layout = open_runs(runs, create=True), Layout(described.identity.capture)
+    manifest = Manifest(fs, layout)
+    with fs.lock(layout.lock("prepare")):
+        if _prepared(manifest, described.identity.key):
+            return layout.capture
+        documents, left_out = _documents(described)
+        lengths = [len(d.token_ids) for d in documents]
+        plan = _plan(described, lengths, left_out, fs)
+        if not plan.fits:
+            raise StorageFull(
+                f"{plan.bytes_total:,} free bytes",
+                got=f"{plan.free_bytes:,}",
+                where=runs,
+                remedy="Capture fewer documents (--max-documents), or store float16 (--store-dtype float16).",
+            )
+        windows_record = write_table(fs, layout.windows, WINDOWS, _window_table(documents))
+        record = _capture_record(described, plan, lengths)
+        manifest.write_capture({**record, "windows": asdict(windows_record)})
+    return layout.capture
+
+
+def _prepared(manifest: Manifest, key: str) -> bool:
+    try:
+        return manifest.read_capture()["key"] == key
+    except MissingPart:
+        return False
+
+
+def _window_table(documents: list[Document]) -> pa.Table:
+    columns = [range(len(documents)), [d.source for d in documents], [d.start for d in documents]]
+    columns.append([d.token_ids for d in documents])
+    arrays = [pa.array(values, field.type) for values, field in zip(columns, WINDOWS.schema, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=WINDOWS.schema)
+
+
+def _capture_record(described: _Described, plan: CapturePlan, lengths: list[int]) -> dict[str, Any]:
+    settings = described.settings
+    return {
+        "capture": plan.capture,
+        "key": plan.key,
+        "ingredients": described.identity.ingredients,
+        "settings": {**asdict(settings), "window": plan.window, "stride": settings.stride or plan.window},
+        "model_config": described.config,
+        "lengths": lengths,
+        "shards": blocks(lengths, settings.shard_tokens, padded=False),
+        "left_out": plan.left_out,
+        "created_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": package_versions(),
+    }
+
+
+def read_windows(fs: Filesystem, layout: Layout) -> pa.Table:
+    """The documents of a prepared capture: doc, source, token_ids."""
+    return read_table(fs, layout.windows)

@@ -1,0 +1,41 @@
+"""A prepared capture: where it lies and what its record says. What every task opens first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from storage.filesystem import Filesystem, open_runs
+from storage.layout import Layout
+from storage.manifest import Manifest
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A capture that was prepared: where it lies and what its record says."""
+
+    fs: Filesystem
+    layout: Layout
+    record: dict[str, Any]
+
+    @classmethod
+    def open(cls, runs: str, capture: str) -> Prepared:
+        fs, layout = open_runs(runs), Layout(capture)
+        return cls(fs, layout, Manifest(fs, layout).read_capture())
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return self.record["settings"]
+
+    @property
+    def n_shards(self) -> int:
+        return len(self.record["shards"])
+
+    @property
+    def manifest(self) -> Manifest:
+        return Manifest(self.fs, self.layout)
+
+    def shards_left(self) -> list[int]:
+        """The shards that are not published yet."""
+        paths = map(self.layout.shard_record, range(self.n_shards))
+        return [shard for shard, path in enumerate(paths) if self.manifest.published(path) is None]

@@ -1,0 +1,170 @@
+"""One stage of one capture: what is left to do, its shards, and what is combined from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial as bind
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+from storage.arrays import read_arrays, write_arrays
+from storage.errors import IncompleteRun, UsageError
+from storage.layout import FINAL, Layout, shard_part
+from storage.tables import PartWriter
+from tasks.identity import stage_key
+from tasks.parameters import stage_parameters
+from tasks.prepared import Prepared
+from tasks.progress import Progress, emit
+from tasks.registry import Stage, StageContext, stage
+from tasks.shard import Work, publish_once
+from tasks.stage_record import StageRun, mark, request
+
+if TYPE_CHECKING:
+    from storage.filesystem import Filesystem
+    from storage.tensors import ActivationStore, StoreShape
+    from tasks.registry import Partial
+
+
+class _PartRows:
+    """The rows of one part: a Parquet file per table, opened when its first rows come."""
+
+    def __init__(self, fs: Filesystem, staging: str, stage: Stage, capture: str, key: str) -> None:
+        self._open = bind(self._open_writer, fs, staging, {t.name: t for t in stage.tables}, capture, key)
+        self._writers: dict[str, PartWriter] = {}
+
+    @staticmethod
+    def _open_writer(
+        fs: Filesystem, staging: str, specs: Mapping[str, Any], capture: str, key: str, table: str
+    ) -> PartWriter:
+        return PartWriter(fs, f"{staging}/{table}.parquet", specs[table], {"capture": capture, "stage_key": key})
+
+    def add(self, table: str, columns: Mapping[str, Any]) -> None:
+        if table not in self._writers:
+            self._writers[table] = self._open(table)
+        self._writers[table].add(columns)
+
+    def close(self, work: Work, layout: Layout, key: str, part: str) -> None:
+        """Close every file and hand it to the part's work."""
+        for name, writer in self._writers.items():
+            record, rows = writer.close()
+            work.add_file(writer.path, layout.table_part(name, key, part), record)
+            work.rows[name] = rows
+
+
+def prepare_stage(runs: str, capture: str, name: str, overrides: Mapping[str, Any], seed: int = 0) -> str:
+    """Write down what is to be done and return its key; it is the stage's current key from now on.
+
+    Raises UnknownName or UsageError for a stage, parameter or store that does not fit, before anything runs.
+    """
+    prepared, declared = Prepared.open(runs, capture), stage(name)
+    parameters = stage_parameters(declared, overrides)
+    key = stage_key(declared, parameters, prepared.record["key"], seed)
+    request(prepared, StageRun(name, key, declared.version, declared.describe(parameters), seed))
+    return key
+
+
+def stage_parts_left(runs: str, capture: str, name: str, key: str) -> list[int]:
+    """The shards whose part of the stage is not published yet."""
+    prepared = Prepared.open(runs, capture)
+    layout, manifest = prepared.layout, prepared.manifest
+    paths = [layout.part_record(name, key, shard_part(shard)) for shard in range(prepared.n_shards)]
+    return [shard for shard, path in enumerate(paths) if manifest.published(path) is None]
+
+
+def _context(run: StageRun, layers: int) -> StageContext:
+    def advance(pairs: int) -> None:
+        emit(Progress(run.stage, pairs / layers, "documents"))
+
+    return StageContext(run.key, run.seed, advance)
+
+
+def _check_reads(declared: Stage, shape: StoreShape, capture: str) -> None:
+    missing = sorted(declared.reads - set(shape.dtypes))
+    if missing:
+        raise UsageError(
+            f"a store with {', '.join(sorted(declared.reads))}",
+            got=f"one without {', '.join(missing)}",
+            where=f"capture {capture}, stage {declared.name}",
+            remedy="Capture again with what the stage reads.",
+        )
+
+
+def run_stage_shards(runs: str, capture: str, name: str, key: str, shards: Sequence[int]) -> list[int]:
+    """Do the stage's part of these shards; returns those that were done here and now.
+
+    Runs on one thread whatever the machine, so that the same key gives the same bytes with any number of workers.
+    """
+    import torch
+
+    from storage.tensors import ActivationStore
+
+    torch.set_num_threads(1)
+    prepared, declared = Prepared.open(runs, capture), stage(name)
+    run = StageRun.read(prepared, name, key)
+    store = ActivationStore.open(prepared.fs, capture)
+    _check_reads(declared, store.shape, capture)
+    done = []
+    for shard in shards:
+        compute = bind(_shard_part, prepared, declared, run, store, shard)
+        if _publish(prepared, run, shard_part(shard), compute):
+            done.append(shard)
+    return done
+
+
+def _publish(prepared: Prepared, run: StageRun, part: str, compute: Callable[[str], Work]) -> bool:
+    layout = prepared.layout
+    name = f"{run.stage}-{run.key[:16]}-{part}"
+    return publish_once(prepared.fs, layout, layout.part_record(run.stage, run.key, part), name, compute)
+
+
+def _shard_part(
+    prepared: Prepared, declared: Stage, run: StageRun, store: ActivationStore, shard: int, staging: str
+) -> Work:
+    parameters = stage_parameters(declared, run.parameters)
+    rows = _PartRows(prepared.fs, staging, declared, prepared.layout.capture, run.key)
+    context = _context(run, store.shape.n_layers)
+    partial, quality = declared.steps().per_shard(store, store.shard(shard), parameters, context, rows)
+    work = Work(quality=quality)
+    rows.close(work, prepared.layout, run.key, shard_part(shard))
+    staged = f"{staging}/partial.safetensors"
+    work.add_file(
+        staged,
+        prepared.layout.partial(run.stage, run.key, shard_part(shard)),
+        write_arrays(prepared.fs, staged, partial),
+    )
+    return work
+
+
+def finish_stage(runs: str, capture: str, name: str, key: str) -> bool:
+    """Combine the shards' partials and publish what is over the whole capture; True if done here and now.
+
+    Raises IncompleteRun, and marks the stage partial, where shards are missing.
+    """
+    from storage.tensors import ActivationStore
+
+    prepared, declared = Prepared.open(runs, capture), stage(name)
+    run = StageRun.read(prepared, name, key)
+    left = stage_parts_left(runs, capture, name, key)
+    if left:
+        mark(prepared, run, "partial")
+        raise IncompleteRun(
+            f"all {prepared.n_shards} shards of stage {name}",
+            got=f"{len(left)} missing (shards {', '.join(map(str, left[:8]))}{' …' if len(left) > 8 else ''})",
+            where=f"capture {capture}",
+            remedy="What is done is kept; run the same command again to do the rest.",
+        )
+    store = ActivationStore.open(prepared.fs, capture)
+    done = _publish(prepared, run, FINAL, bind(_final_part, prepared, declared, run, store))
+    mark(prepared, run, "done")
+    return done
+
+
+def _final_part(prepared: Prepared, declared: Stage, run: StageRun, store: ActivationStore, staging: str) -> Work:
+    fs, layout, steps = prepared.fs, prepared.layout, declared.steps()
+    paths = [layout.partial(run.stage, run.key, shard_part(shard)) for shard in range(prepared.n_shards)]
+    combined: Partial = reduce(steps.combine, (read_arrays(fs, path) for path in paths))
+    rows = _PartRows(fs, staging, declared, layout.capture, run.key)
+    parameters = stage_parameters(declared, run.parameters)
+    work = Work(quality=steps.finish(store, combined, parameters, _context(run, store.shape.n_layers), rows))
+    rows.close(work, layout, run.key, FINAL)
+    return work

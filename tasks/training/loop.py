@@ -1,0 +1,169 @@
+"""The loop: step, measure, keep a checkpoint, go on from the last one."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from storage.errors import UsageError
+from tasks.training.export import export, halved, new_model
+from tasks.training.folder import Checkpoint, TrainingFolder
+from tasks.training.optimiser import Optimiser
+from tasks.training.progress import Listener, TrainProgress
+from tasks.training.settings import TrainSettings
+from tasks.training.text import TrainingText, batch_of, held_out_windows, training_text
+
+MEASURE_EVERY = 100
+"""Steps between two looks at the held-out text."""
+MEASURED_WINDOWS = 24
+"""Windows of such a look; the last one takes the whole held-out text."""
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """A finished run."""
+
+    out: str
+    held_out_nats: float
+    """Mean nats per character of the float16 weights over the whole held-out part."""
+    steps: int
+    parameters: int
+    weight_bytes: int
+    seconds: float
+    """Over all interruptions."""
+    resumed_at: int | None
+    """The step at which this call went on; None if it began at 0 or had nothing to do."""
+    already_done: bool
+
+
+def train(
+    documents: Iterable[str],
+    out: str,
+    settings: TrainSettings | None = None,
+    *,
+    checkpoint_every: int = 100,
+    progress: Listener | None = None,
+    on_wait: Callable[[], None] | None = None,
+) -> TrainResult:
+    """Train a character model on the documents into the folder `out`, or go on with what lies there.
+
+    Interrupted anywhere and called again with the same arguments (and as many threads), it ends with the same weights
+    as an undisturbed run. Two calls at once: the second waits (and calls `on_wait`), then finds the work done.
+
+    Raises: UsageError (settings, or an `out` that holds something else), CorpusError (too little text), DamagedPart
+    (an unreadable checkpoint), StorageFull, StorageReadOnly.
+    """
+    settings = (settings or TrainSettings()).check()
+    if checkpoint_every < 1:
+        raise UsageError("a checkpoint every 1 or more steps", got=str(checkpoint_every), where="training settings")
+    text = training_text(documents, settings)
+    folder = TrainingFolder(out, {**settings.describe(), "text_digest": text.digest})
+    with folder.lock(on_wait):
+        folder.claim()  # once more: whoever held the lock may have filled the folder
+        log = folder.log()
+        if log is not None:
+            return TrainResult(out, **log["result"], resumed_at=None, already_done=True)
+        run = _Run(text, folder, settings)
+        resumed_at = run.resume()
+        run.advance(checkpoint_every, progress)
+        return TrainResult(out, **run.finish(), resumed_at=resumed_at, already_done=False)
+
+
+class _Run:
+    """Model, optimiser and state of one run."""
+
+    def __init__(self, text: TrainingText, folder: TrainingFolder, settings: TrainSettings) -> None:
+        self.text, self.folder, self.settings = text, folder, settings
+        self.model = new_model(settings, len(text.vocabulary))
+        self.optimiser = Optimiser(self.model, settings)
+        self.state = Checkpoint(0, {})
+        self.begun = time.perf_counter()
+
+    def resume(self) -> int | None:
+        """Take up the folder's checkpoint; without one, leave one that claims the folder."""
+        found = self.folder.load()
+        if found is None:
+            self._save()
+            return None
+        weights = {k.removeprefix("model."): t for k, t in found.tensors.items() if k.startswith("model.")}
+        self.model.load_state_dict(weights)
+        self.optimiser.load_state(
+            {k.removeprefix("optimiser."): t for k, t in found.tensors.items() if k.startswith("optimiser.")}
+        )
+        self.state = found
+        self.begun = time.perf_counter() - found.seconds
+        return found.step
+
+    def _save(self) -> None:
+        tensors = {f"model.{k}": t for k, t in self.model.state_dict().items()}
+        tensors |= {f"optimiser.{k}": t for k, t in self.optimiser.state().items()}
+        self.state.tensors = tensors
+        self.state.seconds = time.perf_counter() - self.begun
+        self.folder.save(self.state)
+
+    def advance(self, checkpoint_every: int, progress: Listener | None) -> None:
+        """Take the steps that are left."""
+        started, first = time.perf_counter(), self.state.step
+        self.model.train()
+        while self.state.step < self.settings.steps:
+            loss = self._step(self.state.step)
+            self.state.step += 1
+            if self.state.step % MEASURE_EVERY == 0:
+                held_out = self.measure(MEASURED_WINDOWS)
+                self.state.losses.append({"step": self.state.step, "train": round(loss, 4), "held_out": held_out})
+            if self.state.step % checkpoint_every == 0:
+                self._save()
+            if progress is not None:
+                rate = (self.state.step - first) / (time.perf_counter() - started)
+                characters = rate * self.settings.batch * self.settings.context
+                left = (self.settings.steps - self.state.step) / rate
+                progress(TrainProgress(self.state.step, self.settings.steps, loss, characters, left))
+
+    def _step(self, step: int) -> float:
+        loss = self._loss(batch_of(self.text, self.settings, step))
+        loss.backward()
+        self.optimiser.step(step)
+        return loss.item()
+
+    def _loss(self, windows: np.ndarray) -> Any:
+        """Mean nats per predicted character of (B, T+1) ids."""
+        import torch
+
+        ids = torch.from_numpy(windows)
+        logits = self.model(ids[:, :-1], use_cache=False).logits  # (B, T, V)
+        return torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
+
+    def measure(self, most: int | None) -> float:
+        """Mean nats per character over held-out windows."""
+        import torch
+
+        windows = held_out_windows(self.text, self.settings, most)
+        self.model.eval()
+        with torch.no_grad():
+            sums = [self._loss(w[None]).item() * (len(w) - 1) for w in windows]
+        self.model.train()
+        return round(sum(sums) / sum(len(w) - 1 for w in windows), 4)
+
+    def finish(self) -> dict[str, Any]:
+        """Write the model and its log; what is measured is what is shipped."""
+        import torch
+
+        weight_bytes = export(self.folder, self.model, self.text.vocabulary, self.settings)
+        self.model.load_state_dict({k: t.float() for k, t in halved(self.model).items()})
+        result = {
+            "held_out_nats": self.measure(None),
+            "steps": self.settings.steps,
+            "parameters": sum(p.numel() for p in self.model.parameters()),
+            "weight_bytes": weight_bytes,
+            "seconds": round(time.perf_counter() - self.begun, 1),
+        }
+        text = {"characters_trained_on": len(self.text.train), "characters_held_out": len(self.text.held_out)}
+        versions = {"python": platform.python_version(), "torch": torch.__version__}
+        machine = {**versions, "threads": torch.get_num_threads()}
+        self.folder.finish({"result": result, "text": text, "machine": machine, "losses": self.state.losses})
+        return result

@@ -1,0 +1,87 @@
+"""Muon for the hidden matrices, AdamW for the rest, one cosine for both.
+
+Muon (Jordan 2024, https://kellerjordan.github.io/posts/muon/) steps along the orthogonalised momentum of a matrix. It
+is meant for the matrices between hidden layers; embeddings, the output layer, norms and biases stay with AdamW.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from storage.errors import UsageError
+from tasks.training.settings import TrainSettings
+
+if TYPE_CHECKING:
+    import torch
+
+MUON_DECAY = 0.1
+ADAM_BETAS = (0.9, 0.95)
+GRADIENT_NORM = 1.0
+"""Gradients are scaled down to this norm."""
+
+
+def rate_factor(step: int, settings: TrainSettings) -> float:
+    """Learning rate of a step as a share of its peak: linear warm-up, then half a cosine that ends near 0.
+
+    step: 0-based. Returns a value in (0, 1].
+    """
+    rise = max(1, round(settings.warm_up * settings.steps))
+    if step < rise:
+        return (step + 1) / rise
+    along = (step - rise + 1) / (settings.steps - rise + 1)
+    return 0.5 * (1 + math.cos(math.pi * along))
+
+
+class Optimiser:
+    """The two optimisers as one."""
+
+    def __init__(self, model: Any, settings: TrainSettings) -> None:
+        import torch
+
+        if not hasattr(torch.optim, "Muon"):
+            raise UsageError(
+                "torch 2.9 or newer, whose torch.optim.Muon trains the hidden matrices",
+                got=f"torch {torch.__version__}",
+                where="theodolite train",
+                remedy="Install a newer torch; everything but training runs with this one.",
+            )
+        outer = {id(p) for m in (model.get_input_embeddings(), model.get_output_embeddings()) for p in m.parameters()}
+        matrices = [p for p in model.parameters() if p.ndim == 2 and id(p) not in outer]
+        rest = [p for p in model.parameters() if p.ndim != 2 or id(p) in outer]
+        self._settings = settings
+        self._parameters = [*matrices, *rest]
+        self._muon = torch.optim.Muon(matrices, lr=settings.muon_rate, weight_decay=MUON_DECAY)
+        self._adam = torch.optim.AdamW(rest, lr=settings.adam_rate, betas=ADAM_BETAS, weight_decay=0.0)
+
+    def step(self, step: int) -> None:
+        """Move the parameters by the gradients that lie on them, then drop the gradients."""
+        import torch
+
+        torch.nn.utils.clip_grad_norm_(self._parameters, GRADIENT_NORM)
+        factor = rate_factor(step, self._settings)
+        for optimiser, peak in ((self._muon, self._settings.muon_rate), (self._adam, self._settings.adam_rate)):
+            for group in optimiser.param_groups:
+                group["lr"] = peak * factor
+            optimiser.step()
+            optimiser.zero_grad(set_to_none=True)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Moments and counts as one flat dictionary of tensors."""
+        import torch
+
+        flat: dict[str, torch.Tensor] = {}
+        for name, optimiser in (("muon", self._muon), ("adam", self._adam)):
+            for number, values in optimiser.state_dict()["state"].items():
+                flat.update({f"{name}.{number}.{key}": torch.as_tensor(value) for key, value in values.items()})
+        return flat
+
+    def load_state(self, flat: dict[str, torch.Tensor]) -> None:
+        """Take up where `state()` was read."""
+        for name, optimiser in (("muon", self._muon), ("adam", self._adam)):
+            state: dict[int, dict[str, torch.Tensor]] = {}
+            for key, value in flat.items():
+                owner, number, entry = key.split(".")
+                if owner == name:
+                    state.setdefault(int(number), {})[entry] = value
+            optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})

@@ -1,0 +1,54 @@
+"""A small folder of runs with consistent made-up data, and one with data that break an identity."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from storage.filesystem import LocalFolder, open_runs
+from storage.warehouse import connect
+from tasks.registry import tables
+from tests.sql.made_up import Columns
+from tests.sql.made_up_runs import MadeUp
+
+
+@pytest.fixture(autouse=True)
+def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is on the disk after a power cut is not tested here, and waiting for it takes most of the time."""
+    monkeypatch.setattr("os.fsync", lambda _file: None)
+
+
+@pytest.fixture(scope="session")
+def published(tmp_path_factory: pytest.TempPathFactory) -> LocalFolder:
+    """One capture, `alpha`, whose contributions are done. Not to be changed: tests share it."""
+    fs = open_runs(str(tmp_path_factory.mktemp("published")), create=True)
+    MadeUp(fs, "alpha").publish()
+    return fs
+
+
+@pytest.fixture
+def runs(published: LocalFolder, tmp_path: Path) -> LocalFolder:
+    """A copy of `published` that the test may change."""
+    shutil.copytree(published.where, tmp_path / "runs")
+    return open_runs(str(tmp_path / "runs"), create=True)
+
+
+@pytest.fixture(scope="session")
+def warehouse(published: LocalFolder) -> Iterator[duckdb.DuckDBPyConnection]:
+    with connect(published, tables()) as connection:
+        yield connection
+
+
+@pytest.fixture
+def broken(runs: LocalFolder) -> Callable[..., duckdb.DuckDBPyConnection]:
+    """A warehouse over a capture whose data are changed by the function given, table by table."""
+
+    def make(store_dtype: str = "float32", **changes: Callable[[Columns], None]) -> duckdb.DuckDBPyConnection:
+        MadeUp(runs, "alpha", changes=changes, store_dtype=store_dtype).republish()
+        return connect(runs, tables())
+
+    return make

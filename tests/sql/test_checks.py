@@ -1,0 +1,258 @@
+"""The checks hold on consistent data, and each of them fails on data that break what it checks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import duckdb
+import numpy as np
+import pytest
+
+from storage.checks import list_checks, violations
+from storage.errors import UnknownName
+from storage.filesystem import LocalFolder
+from storage.warehouse import CheckResult, connect, run_checks
+from tasks.registry import tables
+from tests.sql.made_up import Columns
+from tests.sql.made_up_runs import MadeUp
+
+Break = Callable[[Columns], None]
+Broken = Callable[..., duckdb.DuckDBPyConnection]
+ALL = {check.name: check for check in list_checks()}
+
+
+def put(column: str, row: int, value: object) -> Break:
+    """Data with another value in one cell."""
+
+    def change(columns: Columns) -> None:
+        columns[column] = np.asarray(columns[column]).copy()
+        columns[column][row] = value
+
+    change.__name__ = f"{column}={value}"
+    return change
+
+
+def add(column: str, row: int, amount: float) -> Break:
+    def change(columns: Columns) -> None:
+        columns[column] = np.asarray(columns[column]).copy()
+        columns[column][row] += amount
+
+    change.__name__ = f"{column}+{amount}"
+    return change
+
+
+def drop(row: int) -> Break:
+    def change(columns: Columns) -> None:
+        for name in columns:
+            columns[name] = np.delete(columns[name], row)
+
+    change.__name__ = f"without row {row}"
+    return change
+
+
+def repeat(row: int) -> Break:
+    def change(columns: Columns) -> None:
+        for name in columns:
+            columns[name] = np.append(columns[name], columns[name][row : row + 1])
+
+    change.__name__ = f"row {row} twice"
+    return change
+
+
+def flip(row: int) -> Break:
+    def change(columns: Columns) -> None:
+        columns["interior"][row] = not columns["interior"][row]
+
+    change.__name__ = "interior flipped"
+    return change
+
+
+def swap_ranks(columns: Columns) -> None:
+    """Rows 5 and 6 are ranks 2 and 3 of one query row."""
+    columns["rank"][[4, 5]] = columns["rank"][[5, 4]]
+
+
+BREAKS: list[tuple[str, str, Break]] = [
+    ("accepted_values", "token_scores", put("reduce", 0, "Mean")),
+    ("accepted_values", "contribution_factors", put("token_group", 0, "first")),
+    ("accepted_values", "semantic_cone", put("row_group", 0, "high")),
+    ("accepted_values", "semantic_cone", put("sink", 0, "gone")),
+    ("accepted_values", "captures", put("norm", 0, "LayerNorm")),
+    ("captures_totals", "captures", add("n_docs", 0, 1)),
+    ("captures_totals", "captures", add("n_tokens", 0, -1)),
+    ("captures_totals", "documents", drop(3)),
+    ("contribution_edges_factors", "contribution_edges", add("cosine", 7, 1e-3)),
+    ("contribution_edges_factors", "contribution_edges", put("cw_intra", 7, np.nan)),
+    ("contribution_edges_ranks", "contribution_edges", swap_ranks),
+    ("contribution_edges_ranks", "contribution_edges", put("rank", 7, 9)),
+    ("contribution_edges_ranks", "contribution_edges", drop(3)),
+    ("contribution_factors_sum", "contribution_factors", add("share_norm", 2, 1e-3)),
+    ("contribution_factors_sum", "contribution_factors", put("share_norm", 2, np.nan)),
+    ("contribution_rows_complete", "contribution_rows", drop(10)),
+    ("contribution_rows_sum_inter", "contribution_rows", add("sum_cw_inter", 3, 1e-4)),
+    ("contribution_rows_sum_inter", "contribution_rows", put("sum_cw_inter", 3, np.nan)),
+    ("contribution_rows_sum_intra", "contribution_rows", add("sum_cw_intra", 3, 1e-4)),
+    ("contribution_rows_sum_intra", "contribution_rows", put("sum_cw_intra", 3, np.nan)),
+    ("contribution_rows_undefined", "contribution_rows", put("sum_cw_intra", 3, np.nan)),
+    ("contribution_rows_undefined", "contribution_rows", put("sum_cw_inter", 3, np.nan)),
+    ("contribution_rows_undefined", "contribution_rows", put("negative_share", 3, np.nan)),
+    ("contribution_rows_undefined", "contribution_rows", put("output_norm", 3, 0.0)),
+    ("contribution_rows_undefined", "contribution_rows", put("layer_output_norm", 3, 0.0)),
+    ("contribution_rows_undefined", "contribution_rows", put("sum_alpha", 3, np.nan)),
+    ("documents_predicted", "documents", add("n_predicted", 1, 1)),
+    ("documents_predicted", "tokens", drop(2)),
+    ("documents_predicted", "documents", add("n_tokens", 0, 1)),
+    ("heads_complete", "heads", drop(7)),
+    ("heads_complete", "heads", put("kv_head", 1, 1)),
+    ("heads_complete", "captures", add("n_layers", 0, 1)),
+    ("sink_geometry_formula", "sink_geometry", add("a_star", 5, 1e-3)),
+    ("sink_geometry_formula", "sink_geometry", add("min_norm", 5, 1e-3)),
+    ("sink_geometry_formula", "sink_geometry", put("a_star", 5, np.nan)),
+    ("sink_geometry_formula", "sink_geometry", put("min_norm", 5, np.nan)),
+    ("sink_geometry_formula", "sink_geometry", flip(5)),
+    ("sink_geometry_minimum", "sink_geometry", put("output_norm", 5, 1e-3)),
+    ("token_scores_reduce", "token_scores", add("raw", 0, 1e-2)),
+    ("token_scores_reduce", "token_scores", add("cw_inter_abs", 1, 1e-2)),
+    ("token_scores_reduce", "token_scores", put("cw_intra", 1, np.nan)),
+    ("token_scores_reduce", "token_scores", add("n_queries", 0, 1)),
+    ("token_scores_reduce", "token_scores", drop(0)),
+    ("tokens_nll", "documents", add("nll_sum", 1, 1e-3)),
+    ("tokens_nll", "tokens", put("nll", 1, np.nan)),
+    ("tokens_nll", "tokens", put("nll", 0, 0.5)),
+    *((f"unique_{name}", name, repeat(0)) for name in tables() if name not in ("stages",)),
+    *(
+        (f"related_{name}", name, put("layer", 0, 99))
+        for name, spec in tables().items()
+        if "layer" in spec.grain and name != "heads"
+    ),
+    *((f"related_{name}", name, put("doc", 0, 99)) for name in ("tokens", "semantic_drift", "token_scores")),
+    ("related_tokens", "tokens", put("position", 1, 6)),
+    ("related_token_scores", "token_scores", put("position", 1, 6)),
+    ("related_contribution_rows", "contribution_rows", put("query", 1, 6)),
+    ("related_contribution_edges", "contribution_edges", put("key", 1, -1)),
+]
+WITHOUT_A_BREAK = {
+    "unique_stages": "its rows are files named by capture, stage and key: two rows of one key cannot be written",
+    "related_documents": "a capture's row and its documents are one part",
+    "related_heads": "a capture's row and its heads are one part",
+}
+
+
+def by_name(results: list[CheckResult]) -> dict[str, CheckResult]:
+    return {result.name: result for result in results}
+
+
+def test_every_check_is_broken_by_some_test() -> None:
+    assert {name for name, _, _ in BREAKS} | set(WITHOUT_A_BREAK) == set(ALL)
+
+
+def test_all_hold_on_consistent_data_and_see_rows(warehouse: duckdb.DuckDBPyConnection) -> None:
+    results = run_checks(warehouse)
+    assert [r.name for r in results] == list(ALL)
+    for result in results:
+        assert result.passed, result
+        assert (result.capture, result.failures) == ("alpha", 0)
+        assert result.rows_checked > 0
+        assert result.worst is not None
+        assert result.message.startswith("holds: worst error")
+    assert by_name(results)["contribution_rows_sum_intra"].rows_checked == 192
+
+
+@pytest.mark.parametrize(
+    ("check", "table", "change"), BREAKS, ids=[f"{c}-{t}-{getattr(b, '__name__', '')}" for c, t, b in BREAKS]
+)
+def test_each_fails_on_data_that_break_it(broken: Broken, check: str, table: str, change: Break) -> None:
+    (result,) = run_checks(broken(**{table: change}), only=[check])
+    assert not result.passed
+    assert result.failures > 0
+    assert result.message.startswith(ALL[check].summary)
+    assert f"Broken in {result.failures:,} of {result.rows_checked:,}" in result.message
+
+
+def test_a_failure_names_the_worst_row(broken: Broken) -> None:
+    connection = broken(contribution_rows=add("sum_cw_intra", 9, 0.25))
+    (result,) = run_checks(connection, only=["contribution_rows_sum_intra"])
+    assert (result.failures, result.rows_checked) == (1, 192)
+    assert result.worst == pytest.approx(0.25, abs=1e-6)
+    assert result.message == (
+        "Σ_j cw_intra = 1 on every query row whose head writes something. "
+        "Broken in 1 of 192; worst at doc 0, layer 0, head 1, query 3: error 0.25 where 1e-05 is allowed."
+    )
+    (row,) = violations(connection, "contribution_rows_sum_intra", "alpha", limit=5)
+    assert (row["doc"], row["layer"], row["head"], row["query"]) == (0, 0, 1, 3)
+
+
+@pytest.mark.parametrize(
+    ("store_dtype", "error", "holds"),
+    [
+        ("float32", 5e-6, True),
+        ("float32", 5e-4, False),
+        ("float16", 5e-4, True),
+        ("float16", 5e-3, False),
+        ("bfloat16", 5e-4, True),
+        ("bfloat16", 5e-3, False),
+    ],
+)
+def test_the_tolerance_is_that_of_the_stored_dtype(broken: Broken, store_dtype: str, error: float, holds: bool) -> None:
+    connection = broken(store_dtype, contribution_rows=add("sum_cw_intra", 3, error))
+    (result,) = run_checks(connection, only=["contribution_rows_sum_intra"])
+    assert result.passed == holds
+
+
+def test_a_row_whose_output_is_zero_is_undefined_and_passes(broken: Broken) -> None:
+    def change(columns: Columns) -> None:
+        for name in ("sum_cw_intra", "negative_share"):
+            columns[name][3] = np.nan
+        columns["output_norm"][3] = 0
+
+    results = by_name(run_checks(broken(contribution_rows=change)))
+    assert all(result.passed for result in results.values())
+    assert results["contribution_rows_sum_intra"].rows_checked == 191
+
+
+def test_a_value_of_length_zero_has_no_cosine_and_passes(broken: Broken) -> None:
+    def change(columns: Columns) -> None:
+        columns["relative_norm"][5], columns["cosine"][5], columns["cw_intra"][5] = 0, np.nan, 0
+
+    results = run_checks(broken(contribution_edges=change), only=["contribution_edges_factors"])
+    assert results[0].passed
+
+
+def test_a_tail_equal_to_the_sink_has_no_minimum_and_passes(broken: Broken) -> None:
+    def change(columns: Columns) -> None:
+        columns["tail_norm"][5] = columns["sink_norm"][5]
+        columns["cosine_sink_tail"][5], columns["a_star"][5], columns["min_norm"][5] = 1, np.nan, np.nan
+        columns["interior"][5] = False
+
+    for result in run_checks(broken(sink_geometry=change), only=["sink_geometry_formula", "sink_geometry_minimum"]):
+        assert result.passed, result
+
+
+def test_captures_are_checked_apart(runs: LocalFolder) -> None:
+    MadeUp(runs, "beta", changes={"contribution_rows": add("sum_cw_intra", 3, 1)}).publish()
+    connection = connect(runs, tables())
+    only = ["contribution_rows_sum_intra"]
+    assert {r.capture: r.passed for r in run_checks(connection, only=only)} == {"alpha": True, "beta": False}
+    assert [r.capture for r in run_checks(connection, ["alpha"], only=only)] == ["alpha"]
+
+
+def test_a_capture_without_the_stage_has_nothing_to_check(runs: LocalFolder) -> None:
+    MadeUp(runs, "beta").capture()
+    (result,) = run_checks(connect(runs, tables()), ["beta"], only=["contribution_rows_sum_intra"])
+    assert result == CheckResult("contribution_rows_sum_intra", "beta", True, 0, 0, None, "nothing to check")
+
+
+def test_stale_rows_are_not_checked(runs: LocalFolder) -> None:
+    alpha = MadeUp(runs, "alpha", changes={"contribution_rows": add("sum_cw_intra", 3, 1)})
+    alpha.contributions(variant=1, requested=5)
+    only = ["contribution_rows_sum_intra"]
+    assert not run_checks(connect(runs, tables()), only=only)[0].passed
+    alpha.run("contributions", 0, requested=9)
+    assert run_checks(connect(runs, tables()), only=only)[0].passed
+
+
+def test_unknown_names_are_said(warehouse: duckdb.DuckDBPyConnection) -> None:
+    with pytest.raises(UnknownName, match=r"'alpa'\. Did you mean 'alpha'"):
+        run_checks(warehouse, ["alpa"])
+    with pytest.raises(UnknownName, match=r"the name of a check, got 'unique_token'\. Did you mean 'unique_tokens'"):
+        run_checks(warehouse, only=["unique_token"])
