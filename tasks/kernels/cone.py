@@ -46,7 +46,7 @@ def semantic_cone(outputs: HeadOutputs, weights: LayerWeights) -> SemanticCone:
 def _row_groups(norm: Float[Tensor, "H n"]) -> Bool[Tensor, "H 2 n"]:
     """Rows with the smallest norms, a fifth of those above 0, and the rest of those."""
     defined = norm > 0
-    rank = torch.where(defined, norm, torch.inf).argsort(-1, stable=True).argsort(-1)
+    rank = torch.where(defined, norm, torch.inf).argsort(dim=-1, stable=True).argsort(dim=-1)
     low = defined & (rank < defined.sum(-1, keepdim=True) // 5)
     return torch.stack((low, defined & ~low), 1)
 

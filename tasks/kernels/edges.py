@@ -14,6 +14,7 @@ from torch import Tensor
 
 _VALUE_BITS = 31
 """A float32 that is not negative, read as an integer, keeps its order in 31 bits."""
+_KEY_BITS = 63
 
 
 def candidates(strength: Float[Tensor, "H q K"], k: int) -> Int64[np.ndarray, " n"]:
@@ -56,13 +57,14 @@ def rank_candidates(
     ends = np.cumsum(np.bincount(row, minlength=n_rows))
     starts = np.concatenate((np.zeros(1, np.int64), ends[:-1]))
     place = np.arange(len(row)) - starts[row]
-    place_bits = int(place.max(initial=0)).bit_length()
-    if n_rows.bit_length() + _VALUE_BITS + place_bits > 63:
-        raise ValueError(f"expected rows and candidates that fit 32 bits together, got {n_rows} and {place.max()}")
     falling = np.iinfo(np.int32).max - np.ascontiguousarray(strength).view(np.int32)
-    order = (row.astype(np.int64) << (_VALUE_BITS + place_bits)) | (falling.astype(np.int64) << place_bits) | place
-    order.sort()
-    ranked = starts[row] + (order & ((1 << place_bits) - 1))
+    place_bits = int(place.max(initial=0)).bit_length()
+    if (n_rows - 1).bit_length() + _VALUE_BITS + place_bits <= _KEY_BITS:
+        key = (row.astype(np.int64) << (_VALUE_BITS + place_bits)) | (falling.astype(np.int64) << place_bits) | place
+        key.sort()
+        ranked = starts[row] + (key & ((1 << place_bits) - 1))
+    else:  # rows of ten thousand ties
+        ranked = np.lexsort((falling, row))
     wanted = starts[:, None] + np.arange(k)
     return np.where(wanted < ends[:, None], np.append(ranked, np.full(k, -1))[wanted], -1)
 

@@ -17,6 +17,8 @@ TOKEN_GROUPS = ("sink", "self", "tail")
 FACTORS = ("alpha", "norm", "cosine")
 _VARIABLES = 7
 """log α, log(‖ṽ‖/‖o‖), log|cos|; then α, ‖ṽ‖/‖o‖, cos, cw, whose means alone are kept."""
+_LEAST = 1.4e-45
+"""The smallest float32 above 0: stands in for 0 where a logarithm is then given no weight."""
 _ROUNDING = 2e-6
 """Deviation of a logarithm, as a share of its mean or of 1, that float32 entries cannot tell from none."""
 
@@ -129,9 +131,10 @@ def _block_moments(
     plain += [relative.sum(-1), cosine.sum(-1), cw.sum((1, 2))]
 
     logs = alpha.new_empty(3, *alpha.shape)
-    torch.where(kept, alpha, 1, out=logs[0]).log_()
-    torch.sub(length.clamp_min(1e-38).log()[:, None], norm.clamp_min(1e-38).log()[..., None], out=logs[1]).mul_(weight)
-    torch.where(kept, score, 1, out=logs[2]).abs_().log_().sub_(logs[1])
+    torch.clamp_min(alpha, _LEAST, out=logs[0]).log_()
+    torch.sub(length.clamp_min(_LEAST).log()[:, None], norm.clamp_min(_LEAST).log()[..., None], out=logs[1])
+    torch.abs(score, out=logs[2]).clamp_min_(_LEAST).log_().sub_(logs[1])
+    logs.mul_(weight)
     count = n.clamp_min(1).to(alpha.dtype)
     mean = logs.sum((2, 3)) / count  # (3, H)
     logs.sub_(mean[..., None, None]).mul_(weight)

@@ -12,6 +12,10 @@ from tasks.kernels.visibility import QUERY_BLOCK, query_blocks
 from tasks.kernels.weights import LayerWeights
 
 
+_CANCELLED = 1e-6
+"""Share of Σ_h ‖o[h,i]‖² below which ‖o[i]‖² is what rounding left of heads that cancel: it counts as 0."""
+
+
 @dataclass(frozen=True)
 class HeadOutputs:
     """The heads' outputs of one document and layer, shared by the kernels that measure them.
@@ -65,7 +69,7 @@ def head_outputs(
 
     z = α v; ‖o[h,i]‖² = z G_h zᵀ; ‖o[i]‖² = Σ_h z[h] · (z M)[h]; ‖ṽ_j‖² = v G_h vᵀ (methods.md §1, "Cost").
     `attention` ≥ 0 is zero at invisible keys, its rows sum to 1 or less; `window` is the layer's sliding window in
-    keys. Norms are ≥ 0, in the units of the residual stream; 0 where a head writes nothing.
+    keys. Norms are ≥ 0, in the units of the residual stream; 0 where a head writes nothing, or the heads cancel to float32 rounding.
     Raises ValueError where query heads do not divide over the key/value heads.
     """
     n_heads, n_tokens, _ = attention.shape
@@ -84,6 +88,8 @@ def head_outputs(
     z = by_token.transpose(0, 1)  # (H, T, d_v)
     projected = torch.bmm(z, weights.gram)
     crossed = (by_token.view(n_tokens, -1) @ weights.cross).view_as(by_token)
+    square = (z * projected).sum(-1)  # (H, T)
+    layer_square = by_token.mul_(crossed).sum((1, 2))  # (T,)
     return HeadOutputs(
         value=value,
         value_norm=value_norm,
@@ -91,6 +97,6 @@ def head_outputs(
         tail=tail,
         projected=projected,
         crossed=crossed,
-        norm=root((z * projected).sum(-1)),
-        layer_norm=root(by_token.mul_(crossed).sum((1, 2))),
+        norm=root(square),
+        layer_norm=root(torch.where(layer_square < _CANCELLED * square.sum(0), 0, layer_square)),
     )

@@ -13,8 +13,10 @@ STATISTICS = 9
 """Per document and head: n, mean a, mean y; Σ of a², a³, a⁴, a y, a² y, y² about those means."""
 _SINGULAR = 1e-10
 """Share of the spread of a² that a line leaves unexplained; below it the sink rates lie on at most two points."""
-_ROUNDING = 1e-7
-"""Deviation of the lengths, as a share of their mean, that float32 cannot tell from none."""
+_NARROW, _NARROW_BEND = 1e-6, 1e-12
+"""Variances of a and of a² off the line, in units of all documents' own, that a resample's sums cannot resolve."""
+_ROUNDING_A, _ROUNDING_Y = 1e-12, 1e-7
+"""Deviations of a and y, as shares of their means, that float64 means and float32 lengths cannot tell from none."""
 _A_POWER = np.array([0, 1, 2, 3, 4, 0, 1, 2, 0])
 _Y_POWER = np.array([0, 0, 0, 0, 0, 1, 1, 1, 2])
 
@@ -63,8 +65,8 @@ def fit_curvature(statistics: Float64[np.ndarray, "N *cells 9"], n_resamples: in
     sums = _about(flat, centre_a, centre_y)  # (N, cells, 9)
     whole = sums.sum(0)
     unit_a, unit_y = np.sqrt(whole[:, 2] / total), np.sqrt(whole[:, 8] / total)
-    varies = unit_y > _ROUNDING * np.abs(centre_y)
-    unit_a, unit_y = np.where(unit_a > 0, unit_a, 1), np.where(varies, unit_y, 1)
+    spread, varies = unit_a > _ROUNDING_A * np.abs(centre_a), unit_y > _ROUNDING_Y * np.abs(centre_y)
+    unit_a, unit_y = np.where(spread, unit_a, np.nan), np.where(varies, unit_y, 1)
     unit = unit_a[:, None] ** _A_POWER * unit_y[:, None] ** _Y_POWER
     curvature, lowest, r2 = _solve(whole / unit)
     back = unit_y / unit_a**2
@@ -117,7 +119,7 @@ def _solve(sums: Float64[np.ndarray, "*cells 9"]) -> tuple[np.ndarray, np.ndarra
         beta = (bend - m3 / m2 * line) / free
         lowest = x + m3 / (2 * m2) - line / (2 * m2 * beta)
         explained = (line**2 / m2 + beta**2 * free) / (yy / s0 - z**2)
-        exists = (s0 > 2) & (m2 > 0) & (free > _SINGULAR * m4)
+        exists = (s0 > 2) & (m2 > _NARROW) & (free > np.maximum(_SINGULAR * m4, _NARROW_BEND))
     return (
         np.where(exists, 2 * beta, np.nan),
         np.where(exists & (beta > 0), lowest, np.nan),
