@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Protocol
 
 from rich.console import Console
@@ -28,6 +28,9 @@ class Display(Protocol):
     def advance(self, kind: str, step: float) -> None: ...
 
     def end(self, kind: str) -> None: ...
+
+    def waiting(self, what: str) -> AbstractContextManager[object]:
+        """Show that something goes on whose end cannot be told."""
 
 
 class Lines:
@@ -53,6 +56,10 @@ class Lines:
 
     def end(self, kind: str) -> None:
         """Nothing is left to tell: the flow's own summary follows."""
+
+    def waiting(self, what: str) -> AbstractContextManager[object]:
+        self._write(what)
+        return nullcontext()
 
 
 class Bars:
@@ -92,6 +99,9 @@ class Bars:
 
     def end(self, kind: str) -> None:
         self._bars.stop()
+
+    def waiting(self, what: str) -> AbstractContextManager[object]:
+        return self._console.status(what)
 
 
 def pace(done: float, total: float, elapsed_s: float, unit: str) -> str:
@@ -133,7 +143,7 @@ def display_for(console: Console) -> Display:
 @contextmanager
 def work(kind: str, total: float, unit: str) -> Iterator[None]:
     """Show the steps of `kind` that are told inside the block, out of `total` units; in the run's log by default."""
-    display = _display or Lines(_run_log(), _LOG_EVERY_S)
+    display = _shown()
     display.begin(kind, total, unit)
 
     def listener(progress: Progress) -> None:
@@ -145,6 +155,15 @@ def work(kind: str, total: float, unit: str) -> Iterator[None]:
             yield
     finally:
         display.end(kind)
+
+
+def waiting(what: str) -> AbstractContextManager[object]:
+    """Show that this goes on, inside the block; its end cannot be told."""
+    return _shown().waiting(what)
+
+
+def _shown() -> Display:
+    return _display or Lines(_run_log(), _LOG_EVERY_S)
 
 
 def _run_log() -> Callable[[str], None]:
