@@ -66,8 +66,7 @@ def _contribution_lines(connection: DuckDBPyConnection, capture: str) -> Iterato
     if fits:
         convex = sum(bool(r["convex"]) for r in fits)
         yield (
-            f"The output norm is surely convex in the sink rate in {convex} of {len(fits)} heads "
-            "(published: convex)."
+            f"The output norm is surely convex in the sink rate in {convex} of {len(fits)} heads (published: convex)."
         )
     for row in query(connection, "factor_shares", asked).to_pylist():
         if all(_defined(row, name) for name in _FACTORS):

@@ -17,39 +17,35 @@ def _capture(*names: str, text: str, **more: object) -> typer.models.OptionInfo:
     return typer.Option(*names, help=text, rich_help_panel=CAPTURED, show_default=False, **more)  # type: ignore[arg-type]
 
 
-Model = Annotated[
-    str | None, _capture("--model", text="sample, smollm2-135m, a folder, a .gguf file, or a hub id.")
-]
+Model = Annotated[str | None, _capture("--model", text="sample, smollm2-135m, a folder, a .gguf file, or a hub id.")]
 Corpus = Annotated[
     list[str] | None,
     _capture("--corpus", text="Text files, folders or globs; python-topics is the text in Python. Repeatable."),
 ]
-Field = Annotated[
-    str | None, _capture("--field", text="The field of a JSONL or Parquet corpus that holds the text.")
-]
+Field = Annotated[str | None, _capture("--field", text="The field of a JSONL or Parquet corpus that holds the text.")]
 Window = Annotated[
     int | None, _capture("--window", text="Tokens per document, its BOS included; the model's positions, to 512.")
 ]
-Stride = Annotated[
-    int | None, _capture("--stride", text="Tokens from one window's start to the next; a window.")
-]
+Stride = Annotated[int | None, _capture("--stride", text="Tokens from one window's start to the next; a window.")]
 MaxDocuments = Annotated[int | None, _capture("--max-documents", text="At most so many documents; 0 for all.")]
 Bos = Annotated[str | None, _capture("--bos", text="auto, always or never.")]
 DType = Annotated[str | None, _capture("--dtype", text="Computed in float32, float16 or bfloat16.")]
-StoreDType = Annotated[
-    str | None, _capture("--store-dtype", text="Stored in float32, float16 or bfloat16.")
-]
+StoreDType = Annotated[str | None, _capture("--store-dtype", text="Stored in float32, float16 or bfloat16.")]
 Attention = Annotated[str | None, _capture("--attention", text="How attention is kept: stored.")]
 Padding = Annotated[str | None, _capture("--padding", text="right or left; changes no number.")]
 Device = Annotated[str | None, _capture("--device", text="auto, cpu, cuda or mps.")]
 
 Runs = Annotated[
     str | None,
-    typer.Option("--runs", metavar="WHERE", help="The folder of runs; runs.", rich_help_panel=PLACE, show_default=False),
+    typer.Option(
+        "--runs", metavar="WHERE", help="The folder of runs; runs.", rich_help_panel=PLACE, show_default=False
+    ),
 ]
 Stages = Annotated[
     str | None,
-    typer.Option("--stages", metavar="A,B", help="The stages, in order; all.", rich_help_panel=PLACE, show_default=False),
+    typer.Option(
+        "--stages", metavar="A,B", help="The stages, in order; all.", rich_help_panel=PLACE, show_default=False
+    ),
 ]
 Set = Annotated[
     list[str] | None,
@@ -77,7 +73,9 @@ Workers = Annotated[
 ]
 Capture = Annotated[
     str | None,
-    typer.Option("--capture", metavar="ID", help="The capture's id; the latest.", rich_help_panel=PLACE, show_default=False),
+    typer.Option(
+        "--capture", metavar="ID", help="The capture's id; the latest.", rich_help_panel=PLACE, show_default=False
+    ),
 ]
 Json = Annotated[
     bool,

@@ -52,7 +52,9 @@ def plan(
     out.say(f"  {planned.n_docs:,} documents of at most {planned.window:,} tokens, {planned.n_tokens:,} tokens in all")
     if left_out:
         out.say(f"  left out: {left_out}")
-    out.say(f"  {planned.shards:,} shards, {planned.flops / 1e12:,.3g} Tflop, {_size(planned.memory_peak_bytes)} of memory")
+    out.say(
+        f"  {planned.shards:,} shards, {planned.flops / 1e12:,.3g} Tflop, {_size(planned.memory_peak_bytes)} of memory"
+    )
     kinds = ", ".join(f"{kind} {_size(n)}" for kind, n in planned.bytes_by_kind.items() if n)
     out.say(f"  {_size(planned.bytes_total)} before compression ({kinds}); {_size(planned.free_bytes)} are free")
     out.add(capture=planned.capture, plan=asdict(planned))
@@ -63,15 +65,14 @@ def plan(
 
 
 @answering
-def status(
-    capture: o.Capture = None, runs: o.Runs = None, as_json: o.Json = False, verbose: o.Verbose = False
-) -> None:
+def status(capture: o.Capture = None, runs: o.Runs = None, as_json: o.Json = False, verbose: o.Verbose = False) -> None:
     """Captures and their stages: what is done, stale or partial, and what the last run reused."""
     where, out = runs or "runs", output()
     known = [pick_capture(where, capture)] if capture else list_captures(open_runs(where))
     found = standings(where, known)
     rows = [
-        [s.capture, s.stage, s.key[:16], s.status, f"{s.shards_done}/{s.shards_total}", _reused(s.last_run)] for s in found
+        [s.capture, s.stage, s.key[:16], s.status, f"{s.shards_done}/{s.shards_total}", _reused(s.last_run)]
+        for s in found
     ]
     out.table(["capture", "stage", "key", "status", "shards", "reused in the last run"], rows)
     out.add(captures=known, status=[asdict(s) for s in found])
@@ -102,7 +103,10 @@ def verify(
     for problem in problems:
         out.say(problem, style="red")
     out.say(f"{chosen}: {parts} parts read again, {len(problems)} problems")
-    rows = [[c.name, "holds" if c.passed else "BROKEN", c.rows_checked, c.worst, "" if c.passed else c.message] for c in checks]
+    rows = [
+        [c.name, "holds" if c.passed else "BROKEN", c.rows_checked, c.worst, "" if c.passed else c.message]
+        for c in checks
+    ]
     out.table(["check", "", "rows", "worst error", ""], rows)
     broken = [c for c in checks if not c.passed]
     out.say(f"{len(checks) - len(broken)} of {len(checks)} checks hold")
@@ -124,7 +128,9 @@ def sql(
 
 @answering
 def query_(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="The query; without one, all are listed.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="The query; without one, all are listed.")
+    ] = None,
     parameters: Annotated[list[str] | None, typer.Argument(metavar="[PARAMETER=VALUE]...")] = None,
     runs: o.Runs = None,
     as_json: o.Json = False,
@@ -147,7 +153,9 @@ def _parameter(text: str) -> tuple[str, str]:
 
 def _list_queries() -> None:
     out, known = output(), list_queries()
-    out.table(["query", "answers", "parameters"], [[q.name, q.summary, " ".join(p.name for p in q.parameters)] for q in known])
+    out.table(
+        ["query", "answers", "parameters"], [[q.name, q.summary, " ".join(p.name for p in q.parameters)] for q in known]
+    )
     out.add(queries=[{"name": q.name, "grain": q.grain, "summary": q.summary} for q in known])
 
 

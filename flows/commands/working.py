@@ -55,7 +55,12 @@ def run(
 
         parameters = {name: dict(values) for name, values in chosen.stages.items()}
         return full_run(
-            chosen.capture, list(chosen_stages(chosen)), parameters, chosen.run.runs, chosen.run.seed, chosen.run.workers
+            chosen.capture,
+            list(chosen_stages(chosen)),
+            parameters,
+            chosen.run.runs,
+            chosen.run.seed,
+            chosen.run.workers,
         )
 
     outcome = orchestrated(flow, chosen.run.runs)
