@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from prefect import flow
-from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.config import CaptureConfig
 from flows.engine import cores
 from flows.outcome import Outcome, Work, remember
 from flows.progress import work
-from flows.steps import capture_block, finish_capture_step, finish_or_raise, run_shards
-from tasks.capture import shards_left
+from flows.steps import capture_block, finish_capture_step, finish_or_raise, run_shards, threads
 from tasks.capture_finish import request_capture
 from tasks.planning import prepare_capture
 from tasks.prepared import Prepared
@@ -19,7 +17,7 @@ _ONE_DEVICE = 1
 """Shards of a capture are worked on one after the other: the device, or all cores, belong to the one under way."""
 
 
-@flow(name="capture", task_runner=ThreadPoolTaskRunner(max_workers=_ONE_DEVICE), persist_result=False, retries=0)
+@flow(name="capture", task_runner=threads(_ONE_DEVICE), persist_result=False, retries=0)
 def capture_run(capture: CaptureConfig = CaptureConfig(), runs: str = "runs") -> Outcome:  # noqa: B008 - frozen
     """Capture a model's attention, values and hidden states over a corpus.
 
@@ -31,7 +29,8 @@ def capture_run(capture: CaptureConfig = CaptureConfig(), runs: str = "runs") ->
     """
     name = prepare_capture(capture.settings(), runs)
     request_capture(runs, name)
-    prepared, left = Prepared.open(runs, name), shards_left(runs, name)
+    prepared = Prepared.open(runs, name)
+    left = prepared.shards_left()
     total, lengths = prepared.n_shards, prepared.record["lengths"]
     failures: dict[int, Exception] = {}
     if left:
@@ -39,7 +38,7 @@ def capture_run(capture: CaptureConfig = CaptureConfig(), runs: str = "runs") ->
         _use_all_cores()
         with work("capture", tokens, "tokens"):
             failures = run_shards(capture_block, left, _ONE_DEVICE, runs=runs, capture=name)
-    finish_or_raise(finish_capture_step, (runs, name), "the capture", total, failures)
+    finish_or_raise(lambda: finish_capture_step(runs, name), "the capture", name, total, failures)
     done = Work("capture", total, total - len(left))
     remember(runs, name, done)
     return Outcome(name, (done,))

@@ -10,7 +10,6 @@ from storage.errors import MissingPart, UnknownName
 from storage.filesystem import Filesystem, open_runs
 from storage.layout import Layout
 from storage.manifest import Manifest, list_captures
-from tasks.capture import shards_left
 from tasks.capture_finish import CAPTURE
 from tasks.prepared import Prepared
 from tasks.registry import stages
@@ -67,7 +66,7 @@ def _standings(runs: str, capture: str) -> list[Standing]:
     prepared = Prepared.open(runs, capture)
     stage_runs = prepared.manifest.stage_runs()
     latest = {run["stage"]: run["key"] for run in sorted(stage_runs, key=lambda run: run["requested_at"])}
-    left = len(shards_left(runs, capture))
+    left = len(prepared.shards_left())
     found = [_standing(runs, prepared, {"stage": CAPTURE, "key": prepared.record["key"]}, left, current=True)]
     for run in sorted(stage_runs, key=lambda run: (run["stage"], run["requested_at"])):
         if run["stage"] != CAPTURE:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated
@@ -60,6 +61,7 @@ def main() -> None:
         if not hasattr(error, "exit_code"):
             raise
         code = usage_error(error, sys.argv[1:])
+    gc.freeze()  # else the interpreter, on its way out, looks through all of torch and Prefect for two seconds
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -22,9 +22,10 @@ DEFAULT = "default"
 def configure(source: str | None, options: Mapping[str, Mapping[str, Any]], changes: Sequence[str]) -> Config:
     """The configuration of a run.
 
-    `source` is a TOML file or the name of a preset, None for the preset `default`; `options` are the command line's
-    values by section, where None leaves the file's and 0 for `max_documents` lifts its cap; `changes` are its `--set stage.parameter=value`. Raises
-    UnknownName with the nearest name, or UsageError with the value, for whatever does not fit.
+    `source` is a TOML file or the name of a preset, None for the preset `default`. `options` are the command line's
+    values by section: None leaves the file's, and 0 for `max_documents` lifts its cap. `changes` are its
+    `--set stage.parameter=value`. Raises UnknownName with the nearest name, or UsageError with the value, for whatever
+    does not fit.
     """
     where, content = _read(source)
     merged: dict[str, Any] = {name: dict(section) for name, section in content.items() if isinstance(section, Mapping)}

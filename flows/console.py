@@ -18,6 +18,7 @@ from rich.table import Table
 from storage.errors import TheodoliteError
 
 DONE, FAILED, USAGE, INCOMPLETE = 0, 1, 2, 3
+_WHOLE = 4000
 INTERRUPTED = "interrupted; the same command resumes"
 
 
@@ -32,8 +33,8 @@ class Output:
     )
 
     def __post_init__(self) -> None:
-        self.errors = Console(stderr=True, soft_wrap=True, highlight=False)
-        self.people = self.errors if self.as_json else Console(soft_wrap=True, highlight=False)
+        self.errors = _console(stderr=True)
+        self.people = self.errors if self.as_json else _console(stderr=False)
 
     def say(self, text: str = "", *, style: str | None = None) -> None:
         """One line for a person, printed as it is: brackets are no markup."""
@@ -47,8 +48,7 @@ class Output:
             shown.add_column(name, justify="right" if numeric else "left", overflow="fold")
         for row in rows:
             shown.add_row(*(_cell(value) for value in row))
-        width = None if self.people.is_terminal else max(self.people.measure(shown).maximum, 1)
-        self.people.print(shown, width=width, markup=False)
+        self.people.print(shown, markup=False)
 
     @contextmanager
     def waiting(self, what: str) -> Iterator[None]:
@@ -93,11 +93,12 @@ class Output:
         return self.end(FAILED)
 
 
-_current = Output()
+_current: Output | None = None
 
 
 def output() -> Output:
     """The output of the command that runs."""
+    assert _current is not None, "a command sets it before its body"
     return _current
 
 
@@ -142,6 +143,12 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain(v) for v in value]
     return value
+
+
+def _console(*, stderr: bool) -> Console:
+    """At a terminal lines fold at its width; elsewhere, in a file or a pipe, they are left whole."""
+    console = Console(stderr=stderr, soft_wrap=True, highlight=False)
+    return console if console.is_terminal else Console(stderr=stderr, soft_wrap=True, highlight=False, width=_WHOLE)
 
 
 def _cell(value: Any) -> str:

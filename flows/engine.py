@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,7 @@ class LocalServer:
         self.address = message["api"]
 
     def _failure(self, reason: str) -> TheodoliteError:
-        self.stop()
+        self._end()
         self._log.seek(0)
         said = self._log.read().strip().splitlines()
         return TheodoliteError(
@@ -90,14 +91,21 @@ class LocalServer:
         )
 
     def stop(self) -> None:
-        """End the child and wait for it; what it still has to write is written within a moment."""
+        """End the child, and let go of its log."""
+        self._end()
+        self._log.close()
+
+    def _end(self) -> None:
+        """Wait for the child to end; what it still has to write is written within a moment."""
         assert self._process.stdin is not None, "opened as a pipe"
+        assert self._process.stdout is not None, "opened as a pipe"
         self._process.stdin.close()
         try:
             self._process.wait(_STOP_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        self._process.stdout.close()
 
 
 def start() -> None:
@@ -111,10 +119,10 @@ def start() -> None:
         _server = LocalServer()
 
 
-def load_meanwhile() -> None:
-    """Import the heavy libraries, which takes about as long as the API does to start."""
-    import torch  # noqa: F401
-    from transformers import AutoModelForCausalLM  # noqa: F401
+def load_meanwhile(*modules: str) -> None:
+    """Import what the flow will need of torch and transformers: it takes about as long as the API does to start."""
+    for module in modules:
+        import_module(module)
 
 
 def connect() -> None:

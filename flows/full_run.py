@@ -5,19 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from prefect import flow
-from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.capture_run import capture_run
-from flows.checking import require
 from flows.config import CaptureConfig
 from flows.outcome import Outcome
 from flows.stage_run import stage_run
-from flows.steps import check_tables_step
+from flows.steps import check_tables_step, threads
 from storage.errors import IncompleteRun
+from tasks.parameters import stage_parameters
+from tasks.registry import stage as declared
 from tasks.registry import stages as registered
 
 
-@flow(name="full-run", task_runner=ThreadPoolTaskRunner(max_workers=1), persist_result=False, retries=0)
+@flow(name="full-run", task_runner=threads(1), persist_result=False, retries=0)
 def full_run(
     capture: CaptureConfig = CaptureConfig(),  # noqa: B008 - frozen
     stages: list[str] | None = None,
@@ -39,15 +39,18 @@ def full_run(
     Raises UsageError, CorpusError or ModelError before any work; IncompleteRun where some shards failed, after every
     stage had its turn; ChecksFailed where an identity is broken.
     """
+    chosen = {name: (parameters or {}).get(name, {}) for name in (registered() if stages is None else stages)}
+    for name, values in chosen.items():
+        stage_parameters(declared(name), values)  # before any work: a wrong one must not cost a capture
     captured = capture_run(capture, runs)
     work, unfinished = captured.work, None
-    for name in registered() if stages is None else stages:
+    for name, values in chosen.items():
         try:
-            done = stage_run(name, captured.capture, (parameters or {}).get(name), runs, seed, workers)
+            done = stage_run(name, captured.capture, values, runs, seed, workers)
             work += done.work
         except IncompleteRun as error:
             unfinished = unfinished or error
     if unfinished:
         raise unfinished
-    require(check_tables_step(runs, [captured.capture]), [captured.capture])
+    check_tables_step(runs, captured.capture)
     return Outcome(captured.capture, work)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -13,8 +13,8 @@ ConfigFile = Annotated[
 ]
 
 
-def _capture(*names: str, text: str, **more: object) -> typer.models.OptionInfo:
-    return typer.Option(*names, help=text, rich_help_panel=CAPTURED, show_default=False, **more)  # type: ignore[arg-type]
+def _capture(*names: str, text: str, **more: Any) -> Any:
+    return typer.Option(*names, help=text, rich_help_panel=CAPTURED, show_default=False, **more)
 
 
 Model = Annotated[str | None, _capture("--model", text="sample, smollm2-135m, a folder, a .gguf file, or a hub id.")]
@@ -35,48 +35,22 @@ Attention = Annotated[str | None, _capture("--attention", text="How attention is
 Padding = Annotated[str | None, _capture("--padding", text="right or left; changes no number.")]
 Device = Annotated[str | None, _capture("--device", text="auto, cpu, cuda or mps.")]
 
-Runs = Annotated[
-    str | None,
-    typer.Option(
-        "--runs", metavar="WHERE", help="The folder of runs; runs.", rich_help_panel=PLACE, show_default=False
-    ),
-]
-Stages = Annotated[
-    str | None,
-    typer.Option(
-        "--stages", metavar="A,B", help="The stages, in order; all.", rich_help_panel=PLACE, show_default=False
-    ),
-]
+
+def _place(*names: str, text: str, **more: Any) -> Any:
+    return typer.Option(*names, help=text, rich_help_panel=PLACE, show_default=False, **more)
+
+
+Runs = Annotated[str | None, _place("--runs", metavar="WHERE", text="The folder of runs; runs.")]
+Stages = Annotated[str | None, _place("--stages", metavar="A,B", text="The stages, in order; all.")]
 Set = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="STAGE.PARAMETER=VALUE",
-        help="A stage's parameter. Repeatable.",
-        rich_help_panel=PLACE,
-        show_default=False,
-    ),
+    _place("--set", metavar="STAGE.PARAMETER=VALUE", text="A stage's parameter. Repeatable."),
 ]
-Seed = Annotated[
-    int | None,
-    typer.Option("--seed", help="The seed of everything that is drawn; 0.", rich_help_panel=PLACE, show_default=False),
-]
+Seed = Annotated[int | None, _place("--seed", text="The seed of everything that is drawn; 0.")]
 Workers = Annotated[
-    int | None,
-    typer.Option(
-        "--workers",
-        min=1,
-        help="Shards of a stage worked on at once, at most the cores; the cores.",
-        rich_help_panel=PLACE,
-        show_default=False,
-    ),
+    int | None, _place("--workers", min=1, text="Shards of a stage worked on at once, at most the cores; the cores.")
 ]
-Capture = Annotated[
-    str | None,
-    typer.Option(
-        "--capture", metavar="ID", help="The capture's id; the latest.", rich_help_panel=PLACE, show_default=False
-    ),
-]
+Capture = Annotated[str | None, _place("--capture", metavar="ID", text="The capture's id; the latest.")]
 Json = Annotated[
     bool,
     typer.Option("--json", help="One JSON object last on standard output; all else beside it.", rich_help_panel=ENDING),

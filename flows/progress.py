@@ -59,9 +59,8 @@ class Bars:
     """A bar at a terminal, gone when the work is done; it appears after a second."""
 
     def __init__(self, console: Console) -> None:
-        from rich.progress import BarColumn
+        from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as RichProgress
-        from rich.progress import TextColumn, TimeRemainingColumn
 
         self._bars = RichProgress(
             TextColumn("{task.description}"),

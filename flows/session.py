@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from flows import engine
 from flows.captures import pick_capture
@@ -17,6 +17,10 @@ from storage.layout import WAREHOUSE
 from storage.warehouse import table_counts
 from tasks.registry import tables
 
+WITH_MODEL, WITHOUT_MODEL = ("torch", "transformers.modeling_utils"), ("torch",)
+"""What a flow will import, and takes seconds: done while Prefect's API starts."""
+
+Result = TypeVar("Result")
 _CAPTURE_OPTIONS = (
     *("model", "corpus", "field", "window", "stride", "max_documents", "bos"),
     *("dtype", "store_dtype", "attention", "padding", "device"),
@@ -28,21 +32,26 @@ def capture_options(given: Mapping[str, Any]) -> dict[str, Any]:
     return {name: given[name] or None if name == "corpus" else given[name] for name in _CAPTURE_OPTIONS}
 
 
-def orchestrated(flow: Callable[[], Outcome], runs: str) -> Outcome:
-    """Run a flow with Prefect beside it and progress on standard error, and note where its results lie."""
+def in_prefect(flow: Callable[[], Result], loads: Sequence[str]) -> Result:
+    """Call something that runs a flow, with Prefect's API beside it and progress on standard error."""
     out = output()
     engine.set_environment(verbose=out.verbose)
     engine.start()
     with out.waiting("starting Prefect and torch"):
-        engine.load_meanwhile()
+        engine.load_meanwhile(*loads)
         engine.connect()
     with engine.orchestration(), shown_by(display_for(out.errors)):
-        try:
-            outcome = flow()
-        except (IncompleteRun, KeyboardInterrupt):
-            with suppress(MissingPart):  # interrupted before there was a capture
-                add_place(runs, pick_capture(runs, None))
-            raise
+        return flow()
+
+
+def run_flow(flow: Callable[[], Outcome], runs: str, loads: Sequence[str]) -> Outcome:
+    """Run a flow over a folder of runs, and note where its results lie: also those of a run that did not finish."""
+    try:
+        outcome = in_prefect(flow, loads)
+    except (IncompleteRun, KeyboardInterrupt):
+        with suppress(MissingPart):  # interrupted before there was a capture
+            add_place(runs, pick_capture(runs, None))
+        raise
     add_place(runs, outcome.capture)
     return outcome
 
@@ -53,7 +62,7 @@ def add_place(runs: str, capture: str) -> None:
     output().add(
         run=fs.absolute(capture),
         capture=capture,
-        warehouse=fs.absolute(WAREHOUSE),
+        warehouse=fs.absolute(WAREHOUSE) if fs.exists(WAREHOUSE) else None,
         tables=table_counts(fs, tables()),
     )
 

@@ -5,18 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from prefect import flow
-from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.captures import pick_capture
 from flows.engine import stage_workers
 from flows.outcome import Outcome, Work, remember
 from flows.progress import work
-from flows.steps import finish_or_raise, finish_stage_step, run_shards, stage_block
+from flows.steps import finish_or_raise, finish_stage_step, run_shards, stage_block, threads
 from tasks.prepared import Prepared
 from tasks.stage import prepare_stage, stage_parts_left
 
 
-@flow(name="stage", task_runner=ThreadPoolTaskRunner(max_workers=1), persist_result=False, retries=0)
+@flow(name="stage", task_runner=threads(1), persist_result=False, retries=0)
 def stage_run(
     stage: str = "contributions",
     capture: str | None = None,
@@ -47,7 +46,7 @@ def stage_run(
         arguments = {"runs": runs, "capture": name, "stage": stage, "key": key}
         with work(stage, documents, "documents"):
             failures = run_shards(stage_block, left, stage_workers(workers), **arguments)
-    finish_or_raise(finish_stage_step, (runs, name, stage, key), f"stage {stage}", total, failures)
+    finish_or_raise(lambda: finish_stage_step(runs, name, stage, key), f"stage {stage}", name, total, failures)
     done = Work(stage, total, total - len(left))
     remember(runs, name, done)
     return Outcome(name, (done,))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Any
+from itertools import pairwise
+from typing import Any, cast
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
@@ -13,7 +14,7 @@ from prefect.futures import PrefectFuture
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 from prefect.tasks import Task
 
-from flows.checking import check_tables
+from flows.checking import check_tables, require
 from storage.errors import (
     CorpusError,
     IncompleteRun,
@@ -23,10 +24,12 @@ from storage.errors import (
     TheodoliteError,
     UsageError,
 )
-from tasks.capture import capture_shards
 from tasks.capture_finish import finish_capture
 from tasks.progress import Progress, listening
 from tasks.stage import finish_stage, run_stage_shards
+
+DEVICE_TAG = "theodolite-device"
+"""On every task that needs the device; a Prefect concurrency limit on it keeps several machines' runs apart."""
 
 BLOCKS = 100
 """At most so many Prefect tasks a flow run: its database is slow with thousands."""
@@ -34,9 +37,6 @@ BLOCKS = 100
 _USER_ERRORS = (UsageError, CorpusError, ModelError)
 _STOPPING = (*_USER_ERRORS, StorageFull, StorageReadOnly)
 """Errors that every other shard would meet too."""
-
-# The manifest alone says what is done: Prefect neither caches, nor keeps results, nor tries again.
-_OPTIONS: dict[str, Any] = {"cache_policy": NO_CACHE, "persist_result": False, "retries": 0}
 
 _stop = threading.Event()
 
@@ -69,33 +69,49 @@ def _each(shards: Iterable[int], work: Callable[[int], Any]) -> None:
         raise ShardFailures(failures)
 
 
-@task(name="capture-shards", task_run_name="capture shards {shards}", tags=["theodolite-device"], **_OPTIONS)
+# Everywhere below: the manifest alone says what is done, so Prefect neither caches, nor keeps results, nor tries again.
+@task(name="capture-shards", tags=[DEVICE_TAG], cache_policy=NO_CACHE, persist_result=False, retries=0)
 def capture_block(runs: str, capture: str, shards: list[int]) -> None:
     """Capture these shards, one after the other."""
+    from tasks.capture import capture_shards  # it loads transformers, which a stage does without
+
     _each(shards, lambda shard: capture_shards(runs, capture, [shard]))
 
 
-@task(name="stage-shards", task_run_name="{stage} shards {shards}", **_OPTIONS)
+@task(name="stage-shards", cache_policy=NO_CACHE, persist_result=False, retries=0)
 def stage_block(runs: str, capture: str, stage: str, key: str, shards: list[int]) -> None:
     """A stage's part of these shards, one after the other."""
     _each(shards, lambda shard: run_stage_shards(runs, capture, stage, key, [shard]))
 
 
-finish_capture_step = task(finish_capture, name="finish-capture", **_OPTIONS)
-finish_stage_step = task(finish_stage, name="finish-stage", **_OPTIONS)
-check_tables_step = task(check_tables, name="check-tables", **_OPTIONS)
+@task(name="finish-capture", cache_policy=NO_CACHE, persist_result=False, retries=0)
+def finish_capture_step(runs: str, capture: str) -> None:
+    """Publish the tables of a capture whose shards are all there."""
+    finish_capture(runs, capture)
+
+
+@task(name="finish-stage", cache_policy=NO_CACHE, persist_result=False, retries=0)
+def finish_stage_step(runs: str, capture: str, stage: str, key: str) -> None:
+    """Publish what a stage says over the whole capture."""
+    finish_stage(runs, capture, stage, key)
+
+
+@task(name="check-tables", cache_policy=NO_CACHE, persist_result=False, retries=0)
+def check_tables_step(runs: str, capture: str) -> None:
+    """Check every identity of the capture's tables; ChecksFailed unless all hold."""
+    require(check_tables(runs, [capture]), [capture])
 
 
 def in_blocks(shards: Sequence[int], at_most: int = BLOCKS) -> list[list[int]]:
     """Consecutive shards in at most so many blocks, whose sizes differ by one at most."""
     n = min(len(shards), at_most)
     edges = [round(i * len(shards) / n) for i in range(n + 1)] if n else [0]
-    return [list(shards[a:b]) for a, b in zip(edges, edges[1:], strict=False)]
+    return [list(shards[a:b]) for a, b in pairwise(edges)]
 
 
-def threads(workers: int) -> TaskRunner[Any]:
+def threads(workers: int) -> TaskRunner[PrefectFuture[Any]]:
     """Prefect's threads, never more than `workers`."""
-    return ThreadPoolTaskRunner(max_workers=workers)
+    return cast("TaskRunner[PrefectFuture[Any]]", ThreadPoolTaskRunner(max_workers=workers))
 
 
 def run_shards(step: Task[Any, Any], shards: Sequence[int], workers: int, **arguments: Any) -> dict[int, Exception]:
@@ -106,12 +122,12 @@ def run_shards(step: Task[Any, Any], shards: Sequence[int], workers: int, **argu
     """
     _stop.clear()
     with listening(_checkpoint), threads(workers) as runner:
-        futures = [runner.submit(step, {**arguments, "shards": block}) for block in in_blocks(shards)]
         try:
+            blocks = in_blocks(shards)
+            futures = [runner.submit(step, {**arguments, "shards": block}) for block in blocks]
             results = [future.result(raise_on_failure=False) for future in futures]
         except KeyboardInterrupt:
-            _stop.set()
-            _wait(futures)
+            _stop.set()  # and the runner, on leaving, waits for what is under way
             raise
     failures: dict[int, Exception] = {}
     for result in results:
@@ -128,31 +144,26 @@ def _checkpoint(_progress: Progress) -> None:
         raise Stopped
 
 
-def _wait(futures: Iterable[PrefectFuture[Any]]) -> None:
-    for future in futures:
-        future.wait()
-
-
 def finish_or_raise(
-    finish: Task[Any, Any], arguments: tuple[str, ...], what: str, total: int, failures: dict[int, Exception]
+    finish: Callable[[], None], what: str, capture: str, total: int, failures: dict[int, Exception]
 ) -> None:
     """Publish what comes after the last shard, or say which shards failed.
 
     Raises the first shard's error itself where none of all shards succeeded, else IncompleteRun.
     """
     if not failures:
-        finish(*arguments)
+        finish()
         return
     with suppress(IncompleteRun):
-        finish(*arguments)  # which marks it partial
+        finish()  # which marks it partial
     shard, first = min(failures.items(), key=lambda item: item[0])
-    if len(failures) == total and isinstance(first, TheodoliteError):
+    if len(failures) == total:
         raise first
     named = ", ".join(str(s) for s in sorted(failures)[:8]) + (" …" if len(failures) > 8 else "")
     kind = "" if isinstance(first, TheodoliteError) else f"{type(first).__name__}: "
     raise IncompleteRun(
         f"all {total} shards of {what}",
         got=f"{len(failures)} failed ({named}); shard {shard}: {kind}{first}",
-        where=f"capture {arguments[1]}",
+        where=f"capture {capture}",
         remedy="What is done is kept; run the same command again to do the rest.",
     ) from first

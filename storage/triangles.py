@@ -6,6 +6,8 @@ Copying row by row is as fast as a gather with a cached index and needs no index
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 
@@ -13,6 +15,14 @@ import torch
 def entries(length: int) -> int:
     """Entries on and below the diagonal of a matrix of that many rows."""
     return length * (length + 1) // 2
+
+
+def side(n_entries: int) -> int:
+    """T of a packed T×T triangle, from its entries; ValueError if they make no whole triangle."""
+    length = (math.isqrt(8 * n_entries + 1) - 1) // 2
+    if entries(length) != n_entries:
+        raise ValueError(f"expected T(T+1)/2 entries for a whole T, got {n_entries}")
+    return length
 
 
 def pack(attention: torch.Tensor) -> torch.Tensor:
@@ -44,10 +54,7 @@ def pack_rows(block: torch.Tensor, first: int, length: int) -> torch.Tensor:
 
 def unpack(packed: torch.Tensor) -> torch.Tensor:
     """(…, T(T+1)/2) → (…, T, T) of the same dtype, zeros above the diagonal. ValueError for any other length."""
-    n = packed.shape[-1]
-    length = (int((8 * n + 1) ** 0.5) - 1) // 2
-    if entries(length) != n:
-        raise ValueError(f"expected T(T+1)/2 entries for a whole T, got {n}")
+    length = side(packed.shape[-1])
     source = _as_numpy(packed)
     full = np.zeros((*source.shape[:-1], length, length), source.dtype)
     for i in range(length):

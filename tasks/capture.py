@@ -10,7 +10,7 @@ import numpy as np
 
 from storage.errors import ForeignStore
 from storage.layout import under
-from storage.manifest import Manifest, placed
+from storage.manifest import placed
 from storage.tensors import ShardWriter, StoreShape, model_moves, write_model
 from tasks.background import BackgroundCalls
 from tasks.identity import blocks
@@ -34,10 +34,7 @@ _QUEUED = 8
 
 def shards_left(runs: str, capture: str) -> list[int]:
     """The shards that are not published yet."""
-    prepared = Prepared.open(runs, capture)
-    manifest = Manifest(prepared.fs, prepared.layout)
-    paths = map(prepared.layout.shard_record, range(prepared.n_shards))
-    return [shard for shard, path in enumerate(paths) if manifest.published(path) is None]
+    return Prepared.open(runs, capture).shards_left()
 
 
 def capture_shards(runs: str, capture: str, shards: Sequence[int]) -> list[int]:

@@ -34,3 +34,8 @@ class Prepared:
     @property
     def manifest(self) -> Manifest:
         return Manifest(self.fs, self.layout)
+
+    def shards_left(self) -> list[int]:
+        """The shards that are not published yet."""
+        paths = map(self.layout.shard_record, range(self.n_shards))
+        return [shard for shard, path in enumerate(paths) if self.manifest.published(path) is None]

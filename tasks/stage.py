@@ -15,13 +15,14 @@ from tasks.identity import stage_key
 from tasks.parameters import stage_parameters
 from tasks.prepared import Prepared
 from tasks.progress import Progress, emit
-from tasks.registry import Partial, Stage, StageContext, stage
+from tasks.registry import Stage, StageContext, stage
 from tasks.shard import Work, publish_once
 from tasks.stage_record import StageRun, mark, request
 
 if TYPE_CHECKING:
     from storage.filesystem import Filesystem
     from storage.tensors import ActivationStore, StoreShape
+    from tasks.registry import Partial
 
 
 class _PartRows:

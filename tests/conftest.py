@@ -7,6 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from jaxtyping import install_import_hook
+
+# Before anything imports the kernels: their jaxtyping shapes are checked in every test, and never in production.
+install_import_hook("tasks.kernels", "beartype.beartype")
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from flows import options as o
-from flows.captures import count_parts, pick_capture, standings
+from flows.captures import Standing, count_parts, pick_capture, standings
 from flows.checking import check_tables
 from flows.configuring import configure
 from flows.console import FAILED, answering, output, plain
@@ -70,18 +70,16 @@ def status(capture: o.Capture = None, runs: o.Runs = None, as_json: o.Json = Fal
     where, out = runs or "runs", output()
     known = [pick_capture(where, capture)] if capture else list_captures(open_runs(where))
     found = standings(where, known)
-    rows = [
-        [s.capture, s.stage, s.key[:16], s.status, f"{s.shards_done}/{s.shards_total}", _reused(s.last_run)]
-        for s in found
-    ]
-    out.table(["capture", "stage", "key", "status", "shards", "reused in the last run"], rows)
+    columns = ["capture", "stage", "key", "status", "shards", "reused in the last run"]
+    out.table(columns, [_status_row(standing) for standing in found])
     out.add(captures=known, status=[asdict(s) for s in found])
     if known:
         add_place(where, pick_capture(where, capture))
 
 
-def _reused(last: dict[str, Any] | None) -> str:
-    return f"{last['reused']} of {last['shards']}" if last else "–"
+def _status_row(s: Standing) -> list[Any]:
+    reused = f"{s.last_run['reused']} of {s.last_run['shards']}" if s.last_run else None
+    return [s.capture, s.stage, s.key[:16], s.status, f"{s.shards_done} of {s.shards_total}", reused]
 
 
 @answering
@@ -109,6 +107,8 @@ def verify(
     ]
     out.table(["check", "", "rows", "worst error", ""], rows)
     broken = [c for c in checks if not c.passed]
+    for c in broken:
+        out.say(f"{c.name}: {c.message}", style="red")
     out.say(f"{len(checks) - len(broken)} of {len(checks)} checks hold")
     add_place(where, chosen)
     out.add(verify={"parts": parts, "problems": problems, "checks": plain([asdict(c) for c in checks])})

@@ -10,7 +10,7 @@ from flows import options as o
 from flows.account import tell_account, tell_next, tell_place
 from flows.configuring import chosen_stages, configure, stage_changes
 from flows.console import answering, output
-from flows.session import capture_options, orchestrated, tell_work
+from flows.session import WITH_MODEL, WITHOUT_MODEL, capture_options, run_flow, tell_work
 from storage.errors import UsageError
 from tasks.parameters import stage_parameters
 from tasks.registry import stage as declared
@@ -39,7 +39,7 @@ def run(
     as_json: o.Json = False,
     verbose: o.Verbose = False,
 ) -> None:
-    """Capture, do the stages, check, and tell what was found. With no arguments: the sample model on Python's topics."""
+    """Capture, do the stages, check, and tell what was found. Needs no arguments: the sample model and text."""
     given = locals()
     chosen = configure(
         config,
@@ -63,7 +63,7 @@ def run(
             chosen.run.workers,
         )
 
-    outcome = orchestrated(flow, chosen.run.runs)
+    outcome = run_flow(flow, chosen.run.runs, WITH_MODEL)
     tell_work(outcome)
     tell_account(chosen.run.runs, outcome)
     tell_place(chosen.run.runs, outcome.capture)
@@ -99,7 +99,7 @@ def capture(
 
         return capture_run(chosen.capture, chosen.run.runs)
 
-    outcome = orchestrated(flow, chosen.run.runs)
+    outcome = run_flow(flow, chosen.run.runs, WITH_MODEL)
     tell_work(outcome)
     tell_place(chosen.run.runs, outcome.capture)
 
@@ -126,7 +126,7 @@ def stage(
 
         return stage_run(name, capture, stage_changes(set_ or ()).get(name), runs or "runs", seed or 0, workers)
 
-    outcome = orchestrated(flow, runs or "runs")
+    outcome = run_flow(flow, runs or "runs", WITHOUT_MODEL)
     tell_work(outcome)
     tell_place(runs or "runs", outcome.capture)
     output().add(stage=name)

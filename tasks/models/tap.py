@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import eager_mask

@@ -1,0 +1,59 @@
+"""Semantic drift: what many small attention weights add up to, and whether the sink's value opposes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from tasks.kernels.outputs import HeadOutputs, read_by_query_heads, root
+from tasks.kernels.sink import first_values
+from tasks.kernels.visibility import QUERY_BLOCK, query_blocks
+from tasks.kernels.weights import LayerWeights
+
+
+@dataclass(frozen=True)
+class SemanticDrift:
+    """Means over the queries of one document, per head."""
+
+    n: int
+    """Queries counted: T − 1, all but the first."""
+    norm: Float[Tensor, " H"]
+    """Mean ‖Σ_weak α ṽ‖ ≥ 0, in the units of the residual stream; 0 for a query without weak entries; NaN if n = 0."""
+    cosine_sink: Float[Tensor, " H"]
+    """Mean cosine of the drift with ṽ[h,0] over the queries that drift, in [−1, 1]; NaN where none does or ṽ_0 = 0."""
+
+
+def semantic_drift(
+    attention: Float[Tensor, "H T T"],
+    outputs: HeadOutputs,
+    weights: LayerWeights,
+    *,
+    window: int | None = None,
+    query_block: int = QUERY_BLOCK,
+) -> SemanticDrift:
+    """Length of Σ α ṽ over the weak tail entries of each query, and its cosine with the sink's value.
+
+    Weak: α[h,i,j] < 1/(i+1), the uniform weight of a query over all keys up to its own (also where the layer slides),
+    at keys j ≥ 1 that it sees. A cosine near −1 means that the sink's value opposes what the small weights add up to.
+    `attention` (H, T, T) in [0, 1], zero at invisible keys. Means are taken in float64.
+    Reference: Cunningham & Muca Cirone 2026, arXiv 2606.07604.
+    """
+    n_heads, n_tokens, _ = attention.shape
+    read = read_by_query_heads(outputs.value, n_heads)
+    read[:, 0] = 0  # the sink is no part of the tail
+    uniform = torch.arange(1, n_tokens + 1, dtype=attention.dtype).reciprocal_()[:, None]  # (T, 1)
+    drift = torch.empty_like(read)
+    for block in query_blocks(n_tokens, window, query_block):
+        rows, keys = slice(block.start, block.stop), slice(block.first_key, block.stop)
+        alpha = attention[:, rows, keys]
+        drift[:, rows] = torch.bmm(torch.where(alpha < uniform[rows], alpha, 0), read[:, keys])
+    drift = drift[:, 1:]  # (H, T−1, d_v)
+    projected = torch.bmm(drift, weights.gram)
+    norm = root((drift * projected).sum(-1))
+    first = first_values(outputs)
+    cosine = (projected * first).sum(-1) / (norm * outputs.value_norm[:, :1])  # 0/0 is NaN
+    cosine = torch.where(norm > 0, cosine, torch.nan).double().clamp_(-1, 1)
+    return SemanticDrift(n_tokens - 1, norm.double().mean(-1), cosine.nanmean(-1))

@@ -1,0 +1,102 @@
+"""What each head writes for each query, and its length, without ever leaving the head's width d_v."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from tasks.kernels.visibility import QUERY_BLOCK, query_blocks
+from tasks.kernels.weights import LayerWeights
+
+
+_CANCELLED = 1e-6
+"""Share of Σ_h ‖o[h,i]‖² below which ‖o[i]‖² is what rounding left of heads that cancel: it counts as 0."""
+
+
+@dataclass(frozen=True)
+class HeadOutputs:
+    """The heads' outputs of one document and layer, shared by the kernels that measure them.
+
+    The sum over keys is split at key 0, z = α_0 v_0 + tail, so that what the sink adds to, and what is left without
+    it, come from sums and never from a difference of large numbers.
+    """
+
+    value: Float[Tensor, "H_kv T d_v"]
+    """v[g,j], one row per key/value head."""
+    value_norm: Float[Tensor, "H T"]
+    """‖ṽ[h,j]‖ ≥ 0."""
+    sink_rate: Float[Tensor, "H T"]
+    """α[h,i,0]."""
+    tail: Float[Tensor, "H T d_v"]
+    """Σ_{j≥1} α[h,i,j] v[g,j]."""
+    projected: Float[Tensor, "H T d_v"]
+    """z[h,i] G_h, so that ⟨ṽ_j, o[h,i]⟩ = projected · v_j."""
+    crossed: Float[Tensor, "T H d_v"]
+    """o[i] W_O[h]ᵀ, so that ⟨ṽ[h,j], o[i]⟩ = crossed · v_j."""
+    norm: Float[Tensor, "H T"]
+    """‖o[h,i]‖ ≥ 0."""
+    layer_norm: Float[Tensor, " T"]
+    """‖o[i]‖ ≥ 0, of the sum over heads."""
+
+
+def read_by_query_heads(value: Float[Tensor, "H_kv T d_v"], n_heads: int) -> Float[Tensor, "H T d_v"]:
+    """A copy of the values that each query head reads: head h reads key/value head h // (H / H_kv).
+
+    Raises ValueError where the heads do not divide evenly.
+    """
+    if n_heads % value.shape[0]:
+        raise ValueError(f"expected query heads in equal groups, got {n_heads} over {value.shape[0]} key/value heads")
+    return value.repeat_interleave(n_heads // value.shape[0], dim=0)
+
+
+def root(square: Float[Tensor, "*axes"]) -> Float[Tensor, "*axes"]:
+    """Norms from squared norms: what rounding left below float32's normal range is 0, and never NaN."""
+    return torch.where(square < torch.finfo(square.dtype).tiny, 0, square).sqrt_()
+
+
+def head_outputs(
+    attention: Float[Tensor, "H T T"],
+    value: Float[Tensor, "T H_kv d_v"],
+    weights: LayerWeights,
+    *,
+    window: int | None = None,
+    query_block: int = QUERY_BLOCK,
+) -> HeadOutputs:
+    """Outputs o[h,i] = Σ_j α ṽ of every head and query, and their norms, through d_v-wide products.
+
+    z = α v; ‖o[h,i]‖² = z G_h zᵀ; ‖o[i]‖² = Σ_h z[h] · (z M)[h]; ‖ṽ_j‖² = v G_h vᵀ (methods.md §1, "Cost").
+    `attention` ≥ 0 is zero at invisible keys, its rows sum to 1 or less; `window` is the layer's sliding window in
+    keys. Norms are ≥ 0, in the units of the residual stream; 0 where a head writes nothing, or the heads cancel to float32 rounding.
+    Raises ValueError where query heads do not divide over the key/value heads.
+    """
+    n_heads, n_tokens, _ = attention.shape
+    value = value.transpose(0, 1).contiguous()  # (H_kv, T, d_v)
+    read = read_by_query_heads(value, n_heads)  # (H, T, d_v)
+    value_norm = root(torch.bmm(read, weights.gram).mul_(read).sum(-1))
+    first = read[:, 0].clone()  # (H, d_v)
+    read[:, 0] = 0
+    tail = torch.empty_like(read)
+    for block in query_blocks(n_tokens, window, query_block):
+        rows, keys = slice(block.start, block.stop), slice(block.first_key, block.stop)
+        tail[:, rows] = torch.bmm(attention[:, rows, keys], read[:, keys])
+    sink_rate = attention[:, :, 0].contiguous()
+    by_token = tail.new_empty(n_tokens, n_heads, tail.shape[-1])  # z, one row per token for the product with M
+    torch.addcmul(tail.transpose(0, 1), sink_rate.T[..., None], first, out=by_token)
+    z = by_token.transpose(0, 1)  # (H, T, d_v)
+    projected = torch.bmm(z, weights.gram)
+    crossed = (by_token.view(n_tokens, -1) @ weights.cross).view_as(by_token)
+    square = (z * projected).sum(-1)  # (H, T)
+    layer_square = by_token.mul_(crossed).sum((1, 2))  # (T,)
+    return HeadOutputs(
+        value=value,
+        value_norm=value_norm,
+        sink_rate=sink_rate,
+        tail=tail,
+        projected=projected,
+        crossed=crossed,
+        norm=root(square),
+        layer_norm=root(torch.where(layer_square < _CANCELLED * square.sum(0), 0, layer_square)),
+    )

@@ -1,0 +1,106 @@
+"""Outputs and norms of heads against plain loops, and the shapes that kernels promise."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from jaxtyping import TypeCheckError
+
+from tasks.kernels.outputs import head_outputs, read_by_query_heads, root
+from tasks.kernels.visibility import first_visible, queries_seeing, query_blocks, visible_block
+from tasks.kernels.weights import LayerWeights
+from tests.kernels.documents import random_document, rotation
+
+
+def test_shapes_are_enforced() -> None:
+    """A control: without the import hook every shape annotation would be decoration."""
+    document = random_document(0)
+    with pytest.raises(TypeCheckError):
+        head_outputs(document.attention[:, :-1], document.value, document.weights)
+
+
+@pytest.mark.parametrize("window", [None, 4])
+@pytest.mark.parametrize("query_block", [1, 5, 64])
+def test_outputs_equal_plain_loops(window: int | None, query_block: int) -> None:
+    document = random_document(1, window=window)
+    outputs, oracle = document.outputs(query_block), document.oracle()
+    assert np.allclose(outputs.norm, np.linalg.norm(oracle.output, axis=-1), rtol=1e-5)
+    assert np.allclose(outputs.layer_norm, np.linalg.norm(oracle.output.sum(0), axis=-1), rtol=1e-5)
+    assert np.allclose(outputs.value_norm, np.linalg.norm(oracle.projected, axis=-1), rtol=1e-5)
+    tail = torch.einsum("htd,hdm->htm", outputs.tail, document.projection).numpy()
+    sink = oracle.attention[:, :, 0, None] * oracle.projected[:, :1]
+    assert np.allclose(tail, oracle.output - sink, atol=1e-5)
+
+
+def test_products_with_values_are_products_in_the_models_width() -> None:
+    document = random_document(2)
+    outputs, oracle = document.outputs(), document.oracle()
+    value = read_by_query_heads(outputs.value, 4).double().numpy()
+    intra = np.einsum("hid,hjd->hij", outputs.projected.double().numpy(), value)
+    inter = np.einsum("ihd,hjd->hij", outputs.crossed.double().numpy(), value)
+    assert np.allclose(intra, np.einsum("him,hjm->hij", oracle.output, oracle.projected), atol=1e-4)
+    assert np.allclose(inter, np.einsum("im,hjm->hij", oracle.output.sum(0), oracle.projected), atol=1e-4)
+
+
+def test_a_rotation_of_the_output_space_changes_nothing_and_a_scaling_does() -> None:
+    document = random_document(3)
+    turned = random_document(3)
+    turned.projection = document.projection @ rotation(11)
+    assert torch.allclose(turned.outputs().norm, document.outputs().norm, rtol=1e-4)
+    turned.projection = 2 * document.projection
+    assert torch.allclose(turned.outputs().norm, 2 * document.outputs().norm, rtol=1e-5)
+
+
+def test_the_input_is_left_as_it_was() -> None:
+    document = random_document(4, n_kv_heads=4)
+    before = document.attention.clone(), document.value.clone()
+    document.outputs()
+    assert torch.equal(document.attention, before[0]) and torch.equal(document.value, before[1])
+
+
+def test_one_token_and_a_silent_head() -> None:
+    document = random_document(5, n_tokens=1)
+    document.projection[0] = 0
+    outputs = document.outputs()
+    assert outputs.norm[0, 0] == 0 and (outputs.norm[1:] > 0).all()
+    assert torch.equal(outputs.tail, torch.zeros_like(outputs.tail))
+
+
+def test_heads_that_do_not_divide_are_refused() -> None:
+    with pytest.raises(ValueError, match="query heads in equal groups, got 4 over 3 key/value heads"):
+        read_by_query_heads(torch.zeros(3, 2, 1), 4)
+
+
+def test_root_of_rounding_noise_is_zero_and_of_nan_is_nan() -> None:
+    assert root(torch.tensor([-1e-12, 0.0, 1e-40, 4.0])).tolist() == [0, 0, 0, 2]
+    assert root(torch.tensor([torch.nan])).isnan().all()
+
+
+def test_weights_are_the_inner_products_of_the_heads_slices() -> None:
+    projection = random_document(6).projection
+    weights = LayerWeights.of(projection)
+    stacked = projection.double().reshape(-1, projection.shape[-1])
+    assert torch.allclose(weights.cross.double(), stacked @ stacked.T, atol=1e-4)
+    assert torch.allclose(weights.gram[2].double(), projection[2].double() @ projection[2].double().T, atol=1e-4)
+
+
+@pytest.mark.parametrize("window", [None, 1, 3, 50])
+@pytest.mark.parametrize("size", [1, 4, 7, 100])
+def test_blocks_cover_exactly_the_visible_keys(window: int | None, size: int) -> None:
+    seen = np.zeros((11, 11), bool)
+    for block in query_blocks(11, window, size):
+        part = seen[block.start : block.stop, block.first_key : block.stop]
+        assert not part.any()
+        part[...] = visible_block(block, window)
+    i, j = np.indices((11, 11))
+    expected = (j <= i) & (i - j < (window or 11))
+    assert (seen == expected).all()
+    assert (queries_seeing(11, window).numpy() == expected[:-1, :-1].sum(0)).all()
+    assert (first_visible(11, window).numpy() == expected.argmax(1)).all()
+
+
+@pytest.mark.parametrize(("window", "size"), [(0, 4), (3, 0)])
+def test_windows_and_blocks_below_one_are_refused(window: int, size: int) -> None:
+    with pytest.raises(ValueError, match="a block and a window of at least 1"):
+        list(query_blocks(5, window, size))

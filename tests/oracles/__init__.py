@@ -1,0 +1,1 @@
+"""Plain loops in float64, written from the definitions and from nothing else: what kernels are held against."""
