@@ -11,7 +11,6 @@ from torch import Tensor
 from tasks.kernels.visibility import QUERY_BLOCK, query_blocks
 from tasks.kernels.weights import LayerWeights
 
-
 _CANCELLED = 1e-6
 """Share of Σ_h ‖o[h,i]‖² below which ‖o[i]‖² is what rounding left of heads that cancel: it counts as 0."""
 
