@@ -80,7 +80,7 @@ class LocalServer:
         self.address = message["api"]
 
     def _failure(self, reason: str) -> TheodoliteError:
-        self.stop()
+        self._end()
         self._log.seek(0)
         said = self._log.read().strip().splitlines()
         return TheodoliteError(
@@ -91,14 +91,21 @@ class LocalServer:
         )
 
     def stop(self) -> None:
-        """End the child and wait for it; what it still has to write is written within a moment."""
+        """End the child, and let go of its log."""
+        self._end()
+        self._log.close()
+
+    def _end(self) -> None:
+        """Wait for the child to end; what it still has to write is written within a moment."""
         assert self._process.stdin is not None, "opened as a pipe"
+        assert self._process.stdout is not None, "opened as a pipe"
         self._process.stdin.close()
         try:
             self._process.wait(_STOP_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        self._process.stdout.close()
 
 
 def start() -> None:

@@ -122,12 +122,12 @@ def run_shards(step: Task[Any, Any], shards: Sequence[int], workers: int, **argu
     """
     _stop.clear()
     with listening(_checkpoint), threads(workers) as runner:
-        futures = [runner.submit(step, {**arguments, "shards": block}) for block in in_blocks(shards)]
         try:
+            blocks = in_blocks(shards)
+            futures = [runner.submit(step, {**arguments, "shards": block}) for block in blocks]
             results = [future.result(raise_on_failure=False) for future in futures]
         except KeyboardInterrupt:
-            _stop.set()
-            _wait(futures)
+            _stop.set()  # and the runner, on leaving, waits for what is under way
             raise
     failures: dict[int, Exception] = {}
     for result in results:
@@ -142,11 +142,6 @@ def _checkpoint(_progress: Progress) -> None:
     """Every step forward is a place to stop."""
     if _stop.is_set():
         raise Stopped
-
-
-def _wait(futures: Iterable[PrefectFuture[Any]]) -> None:
-    for future in futures:
-        future.wait()
 
 
 def finish_or_raise(

@@ -14,19 +14,17 @@ from functools import cache
 from itertools import product
 from typing import Any
 
-import google_crc32c
 import numpy as np
 from numcodecs import Blosc, blosc
 
 from storage.errors import DamagedPart
 from storage.layout import chunk_name
-from storage.manifest import FileRecord
+from storage.manifest import SEAL_BYTES, Checksum, FileRecord
 
 CHUNK_BYTES = 64 << 20
 """Most bytes of a chunk before compression: a larger layer is split along its next axes."""
 
 _LEVEL = 5
-_CHECKSUM_BYTES = 4
 _REMEDY = "Delete this file and run the same capture again: it rebuilds the shard."
 
 blosc.use_threads = False  # the model, or other shards, have the other cores; also required outside the main thread
@@ -83,21 +81,19 @@ def encode(block: np.ndarray, chunk: tuple[int, ...], fill: float | int) -> tupl
         whole = np.full(chunk, fill, dtype=block.dtype)
         whole[tuple(slice(n) for n in block.shape)] = block
         block = whole
-    body = _codec(block.itemsize).encode(np.ascontiguousarray(block))
-    checksum = google_crc32c.value(body)
-    end = checksum.to_bytes(_CHECKSUM_BYTES, "little")
-    return body, end, FileRecord(len(body) + len(end), f"{google_crc32c.extend(checksum, end):08x}")
+    body, checksum = _codec(block.itemsize).encode(np.ascontiguousarray(block)), Checksum()
+    checksum.update(body)
+    return body, checksum.seal(), checksum.sealed_record()
 
 
 def decode(data: bytes, record: FileRecord, out: np.ndarray, chunk: tuple[int, ...], *, what: str, where: str) -> None:
     """Decompress a chunk's file into `out`, a part of a layer. Raises DamagedPart naming what was read and where."""
     if len(data) != record.size:
         raise DamagedPart(f"{record.size} bytes of {what}", got=f"{len(data)}", where=where, remedy=_REMEDY)
-    body, end = np.frombuffer(data, np.uint8)[:-_CHECKSUM_BYTES], data[-_CHECKSUM_BYTES:]
-    checksum = google_crc32c.value(body)
-    whole = f"{google_crc32c.extend(checksum, end):08x}"
-    if whole != record.crc32c or checksum.to_bytes(_CHECKSUM_BYTES, "little") != end:
-        raise DamagedPart(f"checksum {record.crc32c} of {what}", got=whole, where=where, remedy=_REMEDY)
+    body, checksum = memoryview(data)[:-SEAL_BYTES], Checksum()
+    checksum.update(body)
+    if got := checksum.differing(record, data[-SEAL_BYTES:]):
+        raise DamagedPart(f"checksum {record.crc32c} of {what}", got=got, where=where, remedy=_REMEDY)
     size = math.prod(chunk) * out.itemsize
     if int.from_bytes(data[4:8], "little") != size:  # Blosc's header says how many bytes will come out
         raise DamagedPart(f"{size} bytes after decompressing {what}", got="another size", where=where, remedy=_REMEDY)

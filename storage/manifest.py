@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import google_crc32c
@@ -26,16 +26,25 @@ _BLOCK_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class FileRecord:
-    """A file's size in bytes and the CRC-32C of its bytes, 8 hex digits."""
+    """A file's size in bytes and the CRC-32C of its bytes, 8 hex digits.
+
+    A sealed file ends with the CRC-32C of what comes before (a Zarr chunk): its record holds that one, since the CRC of
+    a whole sealed file is the same number for all of them.
+    """
 
     size: int
     crc32c: str
+    sealed: bool = False
 
     @classmethod
     def of(cls, data: bytes | memoryview) -> FileRecord:
         checksum = Checksum()
         checksum.update(data)
         return checksum.record()
+
+
+SEAL_BYTES = 4
+"""The CRC-32C, little-endian, at the end of a sealed file."""
 
 
 class Checksum:
@@ -51,6 +60,19 @@ class Checksum:
 
     def record(self) -> FileRecord:
         return FileRecord(self.size, f"{self._crc:08x}")
+
+    def differing(self, expected: FileRecord, seal: bytes = b"") -> str:
+        """The checksum that is not the recorded one, else "": that of the bytes so far, or the seal that was read."""
+        found = [f"{self._crc:08x}", *([f"{int.from_bytes(seal, 'little'):08x}"] if expected.sealed else [])]
+        return next((checksum for checksum in found if checksum != expected.crc32c), "")
+
+    def seal(self) -> bytes:
+        """What ends a sealed file whose other bytes came so far."""
+        return self._crc.to_bytes(SEAL_BYTES, "little")
+
+    def sealed_record(self) -> FileRecord:
+        """The record of those bytes and their seal as one file."""
+        return FileRecord(self.size + SEAL_BYTES, f"{self._crc:08x}", sealed=True)
 
 
 @dataclass(frozen=True)
@@ -91,7 +113,8 @@ class Manifest:
         moves = list(moves)
         for _, target in moves:
             self.fs.remove(target)
-        self._write(record_path, asdict(_plain(record)))
+        files = {path: _as_json(file) for path, file in record.files.items()}
+        self._write(record_path, {"files": files, "rows": dict(record.rows), "quality": dict(record.quality)})
         for source, target in moves:
             self.fs.rename(source, target)
 
@@ -107,7 +130,7 @@ class Manifest:
         """A part's record as it was written, whether or not its files are there."""
         data = self._read(record_path)
         try:
-            files = {path: FileRecord(int(f["size"]), str(f["crc32c"])) for path, f in data["files"].items()}
+            files = {path: FileRecord(**file) for path, file in data["files"].items()}
             return PartRecord(files, dict(data["rows"]), dict(data["quality"]))
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise _foreign("the record of a part", "JSON of another shape", self.fs.absolute(record_path)) from error
@@ -178,12 +201,13 @@ class Manifest:
             return f"{path}: missing"
         if size != expected.size:
             return f"{path}: size {size} where the record says {expected.size}"
-        checksum = Checksum()
+        checksum, left = Checksum(), expected.size - SEAL_BYTES * expected.sealed
         with self.fs.open_input(path) as file:
-            while block := file.read(_BLOCK_BYTES):
+            while left and (block := file.read(min(left, _BLOCK_BYTES))):
                 checksum.update(block)
-        got = checksum.record().crc32c
-        return "" if got == expected.crc32c else f"{path}: checksum {got} where the record says {expected.crc32c}"
+                left -= len(block)
+            got = checksum.differing(expected, file.read(SEAL_BYTES))
+        return f"{path}: checksum {got} where the record says {expected.crc32c}" if got else ""
 
 
 def list_captures(fs: Filesystem) -> list[str]:
@@ -201,9 +225,8 @@ def open_manifest(fs: Filesystem, capture: str) -> Manifest:
     return manifest
 
 
-def _plain(record: PartRecord) -> PartRecord:
-    """A copy whose mappings are dicts, so that a record can be turned into JSON."""
-    return PartRecord(dict(record.files), dict(record.rows), dict(record.quality))
+def _as_json(file: FileRecord) -> dict[str, Any]:
+    return {"size": file.size, "crc32c": file.crc32c, **({"sealed": True} if file.sealed else {})}
 
 
 def _foreign(expected: str, got: str, where: str) -> ForeignStore:

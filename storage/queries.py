@@ -61,6 +61,8 @@ def run_sql(connection: duckdb.DuckDBPyConnection, text: str) -> pa.Table:
             got=statements[0].type.name.lower(),
             remedy="To write, open warehouse.duckdb with DuckDB.",
         )
+    if names := sorted(statements[0].named_parameters):
+        raise UsageError("SQL without parameters", got=f"${', $'.join(names)}", remedy="Write the values into it.")
     return fetch(connection, text, {})
 
 

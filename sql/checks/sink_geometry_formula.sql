@@ -18,14 +18,15 @@ compared as (
         abs(min_norm ** 2 * (ss + mm - 2 * sm) - (ss * mm - sm ** 2)) as min_norm_gap,
         ss * mm + min_norm ** 2 * (ss + mm) as min_norm_scale,
         -- An a* that float32 rounds to 0 or 1 may be on either side of it.
-        least(abs(a_star), abs(a_star - 1)) > 1e-6 and interior <> (a_star between 0 and 1) as misjudged
+        least(abs(a_star), abs(a_star - 1)) > 1e-6 and interior is distinct from (a_star between 0 and 1) as misjudged
     from products
 ),
 measured as (
     select
         capture, doc, layer, head, query,
         case
-            when a_star is null then case when ss + mm - 2 * sm <= 1e-5 * (ss + mm) then 0 end
+            -- Undefined where nothing but the sink is attended to, or where s = m.
+            when a_star is null then case when mm is null or ss + mm - 2 * sm <= 1e-5 * (ss + mm) then 0 end
             when misjudged or min_norm is null then null
             else greatest(
                 a_star_gap / a_star_scale,

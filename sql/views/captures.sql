@@ -26,10 +26,10 @@ select
     attention_storage,                                    -- how attention is kept: stored, rebuilt or none
     value_dtype,                                          -- dtype in which values are kept: float32, float16 or bfloat16
     device,                                               -- device on which the model ran: cpu, cuda or mps
-    bytes,                                                -- bytes of the activation store on disk
-    nan_to_null(seconds) as seconds,                      -- seconds of wall clock that the capture took, all shards together
-    nan_to_null(tokens_per_second) as tokens_per_second,  -- tokens captured per second
-    created_at,                                           -- when the capture was finished, UTC, ISO 8601
+    bytes,                                                -- bytes of the activation store's shards on disk
+    nan_to_null(seconds) as seconds,                      -- seconds from the first to the last tensor of a shard, summed over the shards
+    nan_to_null(tokens_per_second) as tokens_per_second,  -- n_tokens / seconds; NULL where seconds is 0
+    created_at,                                           -- when the capture was prepared, UTC, ISO 8601
     versions,                                             -- versions of the packages it ran with (JSON)
     config                                                -- every setting of the capture (JSON)
 from parts

@@ -5,6 +5,7 @@ select
     stage_key,                        -- key of the stage run that wrote the row, 64 hex digits
     doc,                              -- document, counted from 0 in corpus order
     source,                           -- where the text came from: file, record, or topic
+    start_token,                      -- token of its text at which the window begins, counted from 0, without its BOS
     digest,                           -- sha256 of the document's token ids (64 hex digits)
     n_tokens,                         -- number of tokens T
     nan_to_null(nll_sum) as nll_sum,  -- negative log-likelihood of all predicted tokens, in nats, summed

@@ -40,6 +40,11 @@ class Family:
     verified: str = "a tiny random model"
     """What the tests hold it against, besides the plain model's own logits and attention."""
 
+    @property
+    def body(self) -> str:
+        """Name of the causal LM's part that ends with the final norm."""
+        return self.layers.split(".")[0]
+
 
 def _llama_like(model_type: str, name: str, **more: Any) -> Family:
     parts = {"norm": "rmsnorm", "layers": "model.layers", "attention": "self_attn", "projection": "o_proj"}
@@ -163,8 +168,7 @@ def anatomy_of(model: nn.Module) -> Anatomy:
     config: Any = model.config
     where = config.name_or_path or type(model).__name__
     family = family_of(config.to_dict(), where=where)
-    prefix = str(getattr(model, "base_model_prefix", ""))
-    body = getattr(model, prefix, None) if prefix else None
+    body = getattr(model, family.body, None)
     if body is None or model.get_output_embeddings() is None:  # type: ignore[operator]
         raise ModelError(f"a causal LM of the family {family.name}", got=type(model).__name__, where=where)
     layers = tuple(attrgetter(family.layers)(model))

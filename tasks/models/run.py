@@ -71,7 +71,7 @@ def capture_batch(
             output = loaded.anatomy.body(**_inputs(loaded, token_ids, spans, width))
         record.finish()
         ids = torch.from_numpy(np.concatenate(token_ids).astype(np.int64)).to(loaded.device)
-        nll = token_nll(loaded.model, output, record.valid(output.last_hidden_state), ids, lengths)
+        nll = token_nll(loaded.model, loaded.anatomy, output, record.valid(output.last_hidden_state), ids, lengths)
     for span, scores in zip(spans, nll, strict=True):
         place = Place(loaded.name, document=span.document)
         selfcheck.check_finite(scores[1:].unsqueeze(1), "likelihood of the next token", place)

@@ -9,10 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-POSITIONS = 128
+from tasks.models.families import Anatomy
+
+_LOGIT_BYTES = 48 * 2**20  # of float32 logits at once: 256 positions of a vocabulary of 49,152
 
 
-def token_nll(model: nn.Module, body_output: Any, hidden: Tensor, ids: Tensor, lengths: Sequence[int]) -> list[Tensor]:
+def token_nll(
+    model: Any, anatomy: Anatomy, body_output: Any, hidden: Tensor, ids: Tensor, lengths: Sequence[int]
+) -> list[Tensor]:
     """Negative log-likelihood of each token given those before it, in nats, float32; NaN at each document's position 0.
 
     body_output: what the causal LM's body returned; hidden (N, D): its last hidden state without padding, documents
@@ -26,8 +30,9 @@ def token_nll(model: nn.Module, body_output: Any, hidden: Tensor, ids: Tensor, l
     predicts[last] = False
     rows = predicts.nonzero().flatten().to(hidden.device)
     nll = torch.full((len(ids),), torch.nan, device=hidden.device)
-    head = _Head(model, body_output)
-    for chunk in rows.split(POSITIONS):
+    head = _Head(model, anatomy.kind.body, body_output)
+    positions = max(1, _LOGIT_BYTES // (4 * int(model.config.vocab_size)))
+    for chunk in rows.split(positions):
         nll[chunk + 1] = _nll(head.logits(hidden[chunk]), ids[chunk + 1])
     return list(nll.cpu().split(list(lengths)))
 
@@ -43,10 +48,10 @@ def _nll(logits: Tensor, targets: Tensor) -> Tensor:
 class _Head:
     """The causal LM around a body that only gives back hidden states: a copy that shares every weight."""
 
-    def __init__(self, model: nn.Module, body_output: Any) -> None:
+    def __init__(self, model: Any, body: str, body_output: Any) -> None:
         self._body = _Replay(body_output)
-        self._model: Any = copy.copy(model)
-        self._model._modules = {**model._modules, str(model.base_model_prefix): self._body}
+        self._model = copy.copy(model)
+        self._model._modules = {**model._modules, body: self._body}
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(n, D) → (n, V)."""

@@ -212,6 +212,7 @@ def capture_columns(name: str, store_dtype: str) -> dict[str, Columns]:
         "documents": {
             "doc": np.arange(DOCS),
             "source": np.asarray([f"text {d}" for d in range(DOCS)], dtype=object),
+            "start_token": np.arange(DOCS) * TOKENS,
             "digest": np.asarray(["3" * 64] * DOCS, dtype=object),
             "n_tokens": np.full(DOCS, TOKENS),
             "nll_sum": np.nansum(nll.reshape(DOCS, TOKENS).astype(np.float64), axis=1),

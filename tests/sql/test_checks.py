@@ -228,6 +228,15 @@ def test_a_tail_equal_to_the_sink_has_no_minimum_and_passes(broken: Broken) -> N
         assert result.passed, result
 
 
+def test_a_query_that_reads_the_sink_alone_has_no_tail_and_passes(broken: Broken) -> None:
+    def change(columns: Columns) -> None:
+        for name in ("tail_norm", "cosine_sink_tail", "a_star", "min_norm"):
+            columns[name][5] = np.nan
+        columns["interior"][5] = False
+
+    assert run_checks(broken(sink_geometry=change), only=["sink_geometry_formula"])[0].passed
+
+
 def test_captures_are_checked_apart(runs: LocalFolder) -> None:
     MadeUp(runs, "beta", changes={"contribution_rows": add("sum_cw_intra", 3, 1)}).publish()
     connection = connect(runs, tables())

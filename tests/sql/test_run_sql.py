@@ -67,7 +67,7 @@ def test_what_writes_is_refused(warehouse: duckdb.DuckDBPyConnection, tmp_path: 
         ("select cast('a' as integer)", "Could not convert string 'a'"),
         ("select head, count(*) from heads", 'column "head" must appear in the GROUP BY clause'),
         ("select nosuchfunction(head) from heads", "nosuchfunction"),
-        ("select * from heads where layer = $layer", "layer"),
+        ("select * from heads where layer = $layer", "SQL without parameters, got $layer"),
     ],
 )
 def test_mistakes_are_usage_errors(warehouse: duckdb.DuckDBPyConnection, text: str, message: str) -> None:

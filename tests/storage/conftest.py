@@ -8,8 +8,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from storage.filesystem import Filesystem, open_runs
+
+# A busy machine is no failure: no deadline for an example, none for drawing one.
+settings.register_profile(
+    "storage", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
+settings.load_profile("storage")
 
 
 @pytest.fixture

@@ -7,13 +7,23 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage.errors import ForeignStore, MissingPart, TheodoliteError, UnknownName
 from storage.filesystem import Filesystem, LocalFolder
 from storage.layout import FINAL, Layout
-from storage.manifest import FORMAT, Checksum, FileRecord, Manifest, PartRecord, list_captures, open_manifest, placed
+from storage.manifest import (
+    FORMAT,
+    SEAL_BYTES,
+    Checksum,
+    FileRecord,
+    Manifest,
+    PartRecord,
+    list_captures,
+    open_manifest,
+    placed,
+)
 
 LAYOUT = Layout("cap")
 RECORD = LAYOUT.shard_record(0)
@@ -21,7 +31,9 @@ FILES = {"cap/a": b"alpha", "cap/folder/b": b"beta" * 1000}
 
 names = st.text("abcdefghijklmnopqrstuvwxyz/0123456789.", min_size=1)
 counts = st.dictionaries(names, st.integers(0, 2**40), max_size=4)
-file_records = st.builds(FileRecord, st.integers(0, 2**45), st.from_regex(r"[0-9a-f]{8}", fullmatch=True))
+file_records = st.builds(
+    FileRecord, st.integers(0, 2**45), st.from_regex(r"[0-9a-f]{8}", fullmatch=True), st.booleans()
+)
 part_records = st.builds(PartRecord, st.dictionaries(names, file_records, max_size=5), counts, counts)
 
 
@@ -42,7 +54,7 @@ def publish(manifest: Manifest) -> PartRecord:
 
 
 @given(part_records)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
+@settings(max_examples=25)
 def test_a_record_is_read_as_it_was_written(manifest: Manifest, record: PartRecord) -> None:
     manifest.publish(RECORD, record, [])
     assert manifest.read_part(RECORD) == record
@@ -63,6 +75,27 @@ def test_a_checksum_does_not_see_how_bytes_came(pieces: list[bytes]) -> None:
 def test_the_checksum_is_crc32c() -> None:
     assert FileRecord.of(b"123456789") == FileRecord(9, "e3069283")
     assert FileRecord.of(b"") == FileRecord(0, "00000000")
+
+
+def differing(whole: bytes, record: FileRecord) -> str:
+    checksum = Checksum()
+    checksum.update(whole[:-SEAL_BYTES])
+    return checksum.differing(record, whole[-SEAL_BYTES:])
+
+
+@given(st.binary(max_size=50), st.data())
+def test_a_sealed_files_record_sees_every_bit_and_differs_between_files(body: bytes, data: st.DataObject) -> None:
+    checksum = Checksum()
+    checksum.update(body)
+    whole, record = body + checksum.seal(), checksum.sealed_record()
+    assert differing(whole, record) == ""
+    bit = data.draw(st.integers(0, 8 * len(whole) - 1))
+    flipped = bytearray(whole)
+    flipped[bit // 8] ^= 1 << bit % 8
+    assert differing(bytes(flipped), record) != ""
+    other = data.draw(st.binary(min_size=len(body), max_size=len(body)))
+    assert (FileRecord.of(other).crc32c == record.crc32c) == (other == body)
+    assert FileRecord.of(whole) == FileRecord(record.size, "48674bc7")  # the number that would be the same for all
 
 
 def test_a_published_part_is_done(manifest: Manifest) -> None:

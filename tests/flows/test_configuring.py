@@ -1,0 +1,133 @@
+"""Configuration: the file, the options over it, and every mistake named with its nearest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.config import CaptureConfig, Config
+from flows.configuring import chosen_stages, configure, preset_names, stage_changes
+from storage.errors import UnknownName, UsageError
+from tasks.identity import CaptureSettings
+from tasks.registry import stages
+
+
+def made(source: str | None = None, capture: Mapping[str, Any] | None = None, **run: Any) -> Config:
+    changes = run.pop("changes", ())
+    return configure(source, {"capture": capture or {}, "run": run}, changes)
+
+
+def written(tmp_path: Path, text: str) -> str:
+    file = tmp_path / "config.toml"
+    file.write_text(text, encoding="utf-8")
+    return str(file)
+
+
+def test_same_settings_as_the_tasks() -> None:
+    """The form of a deployment and the settings of a capture must not drift apart."""
+    own = {name: field.default for name, field in CaptureConfig.model_fields.items()}
+    for setting in fields(CaptureSettings):
+        assert setting.name in own
+        if setting.default is not MISSING:
+            assert own[setting.name] == setting.default, setting.name
+    assert len(own) == len(fields(CaptureSettings))
+
+
+def test_no_file_is_the_default_preset() -> None:
+    config = made()
+    assert (config.capture.model, config.capture.corpus) == ("sample", ("python-topics",))
+    assert (config.capture.window, config.capture.max_documents, config.run.runs) == (256, 48, "runs")
+    assert chosen_stages(config) == tuple(stages())
+
+
+def test_every_preset_is_valid() -> None:
+    assert preset_names() == ["default", "everything", "smollm2"]
+    for name in preset_names():
+        assert made(name).capture.settings()
+
+
+def test_everything_shows_the_defaults() -> None:
+    """The preset that lists every setting lists its default."""
+    assert made("everything").capture == CaptureConfig()
+    text = (Path(__file__).parents[2] / "presets" / "everything.toml").read_text(encoding="utf-8")
+    assert all(name in text for name in CaptureConfig.model_fields)
+
+
+def test_another_model_has_its_own_window() -> None:
+    assert made(capture={"model": "other"}).capture.window is None
+    assert made(capture={"model": "other", "window": 64}).capture.window == 64
+    assert made(capture={"corpus": ["a.txt"]}).capture.window == 256
+
+
+def test_zero_lifts_the_cap() -> None:
+    assert made(capture={"max_documents": 0}).capture.max_documents is None
+    assert made(capture={"max_documents": 5}).capture.max_documents == 5
+
+
+def test_options_stand_over_the_file(tmp_path: Path) -> None:
+    file = written(
+        tmp_path,
+        '[capture]\nmodel = "a"\ncorpus = "t.txt"\nwindow = 64\n[stages.contributions]\nedges = 4\nbins = 10\n'
+        '[run]\nseed = 3\nstages = "contributions"\n',
+    )
+    config = made(file, {"model": "b", "window": None}, seed=None, workers=2, changes=["contributions.edges=16"])
+    assert (config.capture.model, config.capture.window, config.capture.corpus) == ("b", 64, ("t.txt",))
+    assert config.stages == {"contributions": {"edges": "16", "bins": 10}}
+    assert (config.run.seed, config.run.workers, config.run.stages) == (3, 2, ("contributions",))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('[capture]\nmodle = "a"', "expected the name of a setting, got 'modle', in {file} [capture]. Did you mean 'model'?"),
+        ("[captures]\n", "expected the name of a section, got 'captures', in {file}. Did you mean 'capture'?"),
+        ("[stages.contribution]\n", "expected the name of a stage, got 'contribution'. Did you mean 'contributions'?"),
+        (
+            "[stages.contributions]\nedge = 1",
+            "expected the name of a parameter, got 'edge', in stage contributions. Did you mean 'edges'?",
+        ),
+        ('[capture]\nwindow = "wide"', "got 'wide', in {file}: capture.window"),
+        ("[run]\nworkers = 0", "got 0, in {file}: run.workers"),
+        ("[capture", "expected a configuration in TOML, got "),
+        ('[capture]\ndtype = "float8"', "expected one of float32, float16, bfloat16, got 'float8', in dtype"),
+        ('[capture]\nattention = "rebuilt"', "expected attention = stored, got 'rebuilt'"),
+        (
+            '[run]\nstages = []\n[stages.contributions]\nedges = 2',
+            "expected parameters of stages that run (none), got parameters of contributions, in {file}. "
+            "Add contributions to --stages, or leave its parameters out.",
+        ),
+    ],
+)
+def test_mistakes_are_named(tmp_path: Path, text: str, message: str) -> None:
+    file = written(tmp_path, text)
+    with pytest.raises(UsageError) as caught:
+        made(file)
+    assert message.format(file=file) in str(caught.value)
+
+
+def test_wrong_parameter_value_is_named() -> None:
+    with pytest.raises(UsageError, match="got 'many', in contributions.edges"):
+        made(changes=["contributions.edges=many"])
+    with pytest.raises(UsageError, match="an integer of at least 1"):
+        made(changes=["contributions.edges=0"])
+
+
+def test_no_such_file_or_preset(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"got no such file, in absent\.toml"):
+        made("absent.toml")
+    with pytest.raises(UnknownName, match="Did you mean 'smollm2'"):
+        made("smolm2")
+
+
+@pytest.mark.parametrize("change", ["edges=3", "contributions.edges", ".edges=3", "contributions.=3"])
+def test_set_needs_its_three_parts(change: str) -> None:
+    with pytest.raises(UsageError, match=r"expected stage\.parameter=value"):
+        stage_changes([change])
+
+
+def test_set_keeps_an_equals_sign_in_its_value() -> None:
+    assert stage_changes(["a.b=c=d", "a.e= 1 "]) == {"a": {"b": "c=d", "e": "1"}}
