@@ -104,9 +104,14 @@ def test_is_replaced_while_another_process_has_the_old_one_open(runs: LocalFolde
 
 def test_a_dead_client_s_log_is_not_taken_for_the_new_file_s(runs: LocalFolder, elsewhere: Path) -> None:
     saved = save_catalog(runs, tables())
-    Path(f"{saved}.wal").write_bytes(b"what a killed client left")
+    killed = "import duckdb, os, sys; c = duckdb.connect(sys.argv[1]); c.execute('create table mine as select 1'); os._exit(0)"
+    subprocess.run([sys.executable, "-c", killed, saved], cwd=elsewhere, check=True)
+    assert Path(f"{saved}.wal").exists()
+    MadeUp(runs, "beta").publish()
     save_catalog(runs, tables())
-    assert client(saved, "select count(*) from captures", elsewhere) == [[1]]
+    names = client(saved, "select table_name from duckdb_tables()", elsewhere)
+    assert names == []
+    assert client(saved, "select count(*) from captures", elsewhere) == [[2]]
 
 
 def test_several_at_once_leave_one_whole_file_and_nothing_else(runs: LocalFolder, elsewhere: Path) -> None:
