@@ -54,5 +54,5 @@ def full_run(
     if unfinished:
         raise unfinished
     with waiting("checking the tables"):
-        check_tables_step(runs, captured.capture)
-    return Outcome(captured.capture, work)
+        checks = check_tables_step(runs, captured.capture)
+    return Outcome(captured.capture, work, checks)

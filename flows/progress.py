@@ -90,7 +90,7 @@ class Bars:
         with self._lock:
             self._done += step
             elapsed = time.monotonic() - self._began
-            rate = f"{self._done / max(elapsed, 1e-9):,.3g} {self._unit}/s"
+            rate = f"{_figure(self._done / max(elapsed, 1e-9))} {self._unit}/s"
             self._bars.update(self._task, completed=self._done, rate=rate, visible=elapsed >= self._after)
 
     def refresh(self) -> None:
@@ -108,7 +108,11 @@ def pace(done: float, total: float, elapsed_s: float, unit: str) -> str:
     """'1,024/4,096 tokens, 512 tokens/s, 6 s left'."""
     rate = done / elapsed_s if elapsed_s else 0.0
     left = f", {_span((total - done) / rate)} left" if 0 < done < total else ""
-    return f"{done:,.0f}/{total:,.0f} {unit}, {rate:,.3g} {unit}/s{left}"
+    return f"{done:,.0f}/{total:,.0f} {unit}, {_figure(rate)} {unit}/s{left}"
+
+
+def _figure(rate: float) -> str:
+    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
 
 
 def _span(seconds: float) -> str:
