@@ -58,7 +58,10 @@ class Lines:
 class Bars:
     """A bar at a terminal, gone when the work is done; it appears after a second."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, after_s: float = 1.0) -> None:
+        self._console, self._after = console, after_s
+
+    def begin(self, kind: str, total: float, unit: str) -> None:
         from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as RichProgress
 
@@ -68,25 +71,27 @@ class Bars:
             TextColumn("{task.completed:,.0f}/{task.total:,.0f} {task.fields[unit]}"),
             TextColumn("{task.fields[rate]}"),
             TimeRemainingColumn(),
-            console=console,
+            console=self._console,
             transient=True,
         )
-
-    def begin(self, kind: str, total: float, unit: str) -> None:
         self._task = self._bars.add_task(kind, total=total, unit=unit, rate="", visible=False)
-        self._began = time.monotonic()
+        self._done, self._began, self._unit = 0.0, time.monotonic(), unit
+        self._lock = threading.Lock()
         self._bars.start()
 
     def advance(self, kind: str, step: float) -> None:
-        self._bars.advance(self._task, step)
-        elapsed = time.monotonic() - self._began
-        if elapsed > 1:
-            task = self._bars.tasks[-1]
-            self._bars.update(self._task, visible=True, rate=f"{task.completed / elapsed:,.0f} {task.fields['unit']}/s")
+        with self._lock:
+            self._done += step
+            elapsed = time.monotonic() - self._began
+            rate = f"{self._done / max(elapsed, 1e-9):,.3g} {self._unit}/s"
+            self._bars.update(self._task, completed=self._done, rate=rate, visible=elapsed >= self._after)
+
+    def refresh(self) -> None:
+        """Draw now, instead of at the next tenth of a second."""
+        self._bars.refresh()
 
     def end(self, kind: str) -> None:
         self._bars.stop()
-        self._bars.remove_task(self._task)
 
 
 def pace(done: float, total: float, elapsed_s: float, unit: str) -> str:

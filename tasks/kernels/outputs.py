@@ -11,7 +11,6 @@ from torch import Tensor
 from tasks.kernels.visibility import QUERY_BLOCK, query_blocks
 from tasks.kernels.weights import LayerWeights
 
-
 _CANCELLED = 1e-6
 """Share of Σ_h ‖o[h,i]‖² below which ‖o[i]‖² is what rounding left of heads that cancel: it counts as 0."""
 
@@ -69,7 +68,8 @@ def head_outputs(
 
     z = α v; ‖o[h,i]‖² = z G_h zᵀ; ‖o[i]‖² = Σ_h z[h] · (z M)[h]; ‖ṽ_j‖² = v G_h vᵀ (methods.md §1, "Cost").
     `attention` ≥ 0 is zero at invisible keys, its rows sum to 1 or less; `window` is the layer's sliding window in
-    keys. Norms are ≥ 0, in the units of the residual stream; 0 where a head writes nothing, or the heads cancel to float32 rounding.
+    keys. Norms are ≥ 0, in the units of the residual stream; 0 where a head writes nothing, or the heads cancel to
+    float32 rounding.
     Raises ValueError where query heads do not divide over the key/value heads.
     """
     n_heads, n_tokens, _ = attention.shape

@@ -43,6 +43,12 @@ class Answer:
 def theodolite(*arguments: str, home: Path, cwd: Path, timeout: float = 240) -> Answer:
     """One call of `theodolite`."""
     done = subprocess.run(
-        [*THEODOLITE, *arguments], env=environment(home), cwd=cwd, capture_output=True, text=True, timeout=timeout
+        [*THEODOLITE, *arguments],
+        env=environment(home),
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
     )
     return Answer(done.returncode, done.stdout, done.stderr)

@@ -78,7 +78,13 @@ def _wait_until_it_answers(started: subprocess.Popen[bytes], api: str, log: Path
 def prefect(*arguments: str, environment: dict[str, str], cwd: Path) -> str:
     """One call of the `prefect` command; its output."""
     done = subprocess.run(
-        [*PREFECT, "--no-prompt", *arguments], env=environment, cwd=cwd, capture_output=True, text=True, timeout=180
+        [*PREFECT, "--no-prompt", *arguments],
+        env=environment,
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -55,7 +55,9 @@ def _wait_for_scheduled_run(api: str, log: Path) -> dict[str, Any]:
     """The first scheduled run that has ended."""
     deadline = time.monotonic() + _DEADLINE_S
     while time.monotonic() < deadline:
-        ended = [r for r in _flow_runs(api) if r["auto_scheduled"] and r["state_type"] in ("COMPLETED", "FAILED", "CRASHED")]
+        ended = [
+            r for r in _flow_runs(api) if r["auto_scheduled"] and r["state_type"] in ("COMPLETED", "FAILED", "CRASHED")
+        ]
         if ended:
             return ended[0]
         time.sleep(1)
@@ -79,7 +81,9 @@ def test_schedule_fires_and_fills_tables(tmp_path: Path, fixtures: Path) -> None
     assert run["state_type"] == "COMPLETED", (run["state"], log.read_text())
     with duckdb.connect(str(runs / "warehouse.duckdb"), read_only=True) as warehouse:
         assert warehouse.execute("select count(*) from documents").fetchall() == [(2,)]
-        rows = warehouse.execute("select count(*), min(sum_cw_intra), max(sum_cw_intra) from contribution_rows").fetchall()
+        rows = warehouse.execute(
+            "select count(*), min(sum_cw_intra), max(sum_cw_intra) from contribution_rows"
+        ).fetchall()
     assert rows[0][0] > 0
     assert rows[0][1] == pytest.approx(1, abs=1e-5)
     assert rows[0][2] == pytest.approx(1, abs=1e-5)

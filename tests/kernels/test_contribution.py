@@ -162,7 +162,7 @@ def test_a_row_that_writes_nothing_is_undefined_and_nothing_else_is(window: int 
     assert (result.edges.key[1, 6] == -1).all() and (result.edges.key[0, 6, :3] >= 0).all()
     for h in range(4):
         for j in range(12):
-            n, sums = oracle.token_scores(h, j)
+            _, sums = oracle.token_scores(h, j)
             for name in SCORES:
                 assert getattr(result.tokens, name)[h, j] == pytest.approx(sums[name], rel=1e-4, abs=1e-5, nan_ok=True)
     assert result.tokens.vwon.isnan().any() and not result.tokens.cw_inter.isnan().any()

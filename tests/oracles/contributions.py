@@ -14,7 +14,7 @@ def cosine(x: np.ndarray, y: np.ndarray) -> float:
 
 @dataclass
 class Oracle:
-    """attention (H, T, T), value (T, H_kv, d_v), projection (H, d_v, D), the layer's window, learned sink mass (T, H)."""
+    """attention (H, T, T), value (T, H_kv, d_v), projection (H, d_v, D), the layer's window, learned sink (T, H)."""
 
     attention: np.ndarray
     value: np.ndarray

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import json
-from collections.abc import Callable
-from typing import BinaryIO
 
 import numpy as np
 import pytest
@@ -15,17 +12,13 @@ from storage.errors import (
     DamagedPart,
     ForeignStore,
     MissingPart,
-    StorageFull,
-    StorageReadOnly,
     StoreError,
-    TheodoliteError,
 )
-from storage.filesystem import Filesystem, LocalFolder
+from storage.filesystem import Filesystem
 from storage.layout import Layout
 from storage.manifest import FORMAT, FileRecord, Manifest, PartRecord, placed
 from storage.tensors import ActivationStore, ShardWriter, write_model
 from tests.storage.stores import (
-    BATCHES,
     CAPTURE,
     SHAPE,
     Shard,
@@ -244,78 +237,3 @@ def test_a_shard_that_lacks_a_layer_is_not_closed(fs: Filesystem) -> None:
         write_shard(fs, shard=Shard(full.documents, full.tensors, full.token_ids[:2], full.nll))
     with pytest.raises(ValueError, match=r"losses of documents of \[5, 3, 2\] tokens"):
         write_shard(fs, shard=Shard(full.documents, full.tensors, full.token_ids, full.token_ids[::-1]))
-
-
-# ---- disks
-
-
-class Filling(LocalFolder):
-    """A folder on a disk that takes so many bytes and then fails with the given error."""
-
-    def __init__(self, where: str, room: int, number: int) -> None:
-        super().__init__(where)
-        self.room, self.number = room, number
-
-    def open_output(self, path: str) -> BinaryIO:
-        file = super().open_output(path)
-        disk = self
-
-        class Output:
-            def write(self, data: bytes) -> int:
-                disk.room -= len(data)
-                if disk.room < 0:
-                    raise OSError(disk.number, "refused")
-                return file.write(data)
-
-            def __enter__(self) -> Output:
-                return self
-
-            def __exit__(self, *_: object) -> None:
-                file.close()
-
-        return Output()  # type: ignore[return-value]
-
-
-@pytest.mark.parametrize(
-    ("number", "error"),
-    [
-        (errno.ENOSPC, StorageFull),
-        (errno.EDQUOT, StorageFull),
-        (errno.EROFS, StorageReadOnly),
-        (errno.EACCES, StorageReadOnly),
-    ],
-    ids=["full", "quota", "read-only", "not permitted"],
-)
-def test_a_disk_that_refuses_is_said_and_the_shard_can_be_written_again(
-    fs: Filesystem, number: int, error: type[TheodoliteError]
-) -> None:
-    write_store(fs, shards=0)
-    with pytest.raises(error, match=r"to write .*staging/shard-0/batch-0") as caught:
-        write_shard(Filling(fs.where, 5000, number))
-    assert ("free space and run the same command again" in str(caught.value)) == (error is StorageFull)
-    assert ActivationStore.open(fs, CAPTURE).shards == []
-    write_shard(fs)
-    assert Manifest(fs, LAYOUT).verify(LAYOUT.shard_record(0)) == []
-
-
-def test_a_real_full_disk_keeps_what_was_published(small_disk: Callable[[str], Filesystem]) -> None:
-    fs = small_disk("size=320k")
-    write_store(fs)
-    with pytest.raises(StorageFull, match=r"room to write .*, got [\d,]+ bytes free.*run the same command again"):
-        for index in range(1, 50):
-            write_shard(fs, index)
-    done = ActivationStore.open(fs, CAPTURE).shards
-    assert done
-    assert all(Manifest(fs, LAYOUT).verify(LAYOUT.shard_record(i)) == [] for i in done)
-    fs = small_disk("size=4m")
-    write_shard(fs, len(done))
-    assert ActivationStore.open(fs, CAPTURE).shards == [*done, len(done)]
-    assert len(list(ActivationStore.open(fs, CAPTURE).shard(len(done)).layer(0))) == sum(map(len, BATCHES))
-
-
-def test_a_store_on_a_read_only_disk_is_read_and_not_written(small_disk: Callable[[str], Filesystem]) -> None:
-    write_store(small_disk("size=4m"))
-    fs = small_disk("ro")
-    read(fs)
-    with pytest.raises(StorageReadOnly, match=r"leave to write .*Make it writable, or name another folder with --runs"):
-        write_shard(fs, 1)

@@ -1,0 +1,130 @@
+"""Commands that run no flow: what they load, what they say, and how they refuse."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.flows.command import ROOT, Answer, environment
+
+Call = Callable[..., Answer]
+COMMANDS = ("run", "plan", "capture", "stage", "train", "status", "verify", "sql", "query", "models")
+HEAVY = ("prefect", "torch", "transformers", "zarr", "scipy", "pandas")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["run", "--help"],
+        ["models"],
+        ["query"],
+        ["status", "--runs", "."],
+        ["sql", "select count(*) from captures", "--runs", "."],
+        ["plan", "--model", "{model}", "--max-documents", "2"],
+    ],
+    ids=lambda arguments: arguments[0] if isinstance(arguments, list) else str(arguments),
+)
+def test_loads_nothing_heavy(arguments: list[str], home: Path, tmp_path: Path, fixtures: Path) -> None:
+    """A command that runs no flow answers at once only if it imports neither Prefect nor torch."""
+    model = str(fixtures / "models" / "shakespeare-char-llama")
+    code = (
+        "import sys\nfrom flows.cli import main\n"
+        f"sys.argv = ['theodolite', *{[a.format(model=model) for a in arguments]!r}]\n"
+        "try:\n    main()\n"
+        f"finally:\n    print('loaded:', *[m for m in {HEAVY!r} if m in sys.modules])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment(home),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1] == "loaded:"
+
+
+def test_help_names_every_command(call: Call) -> None:
+    told = call("--help").out
+    assert all(re.search(rf"\b{command}\b", told) for command in COMMANDS)
+    assert call().code == 2  # no command is wrong usage
+
+
+def test_docs_name_every_command_and_option(call: Call) -> None:
+    """docs/running.md is a contract: what help offers, it explains."""
+    text = (ROOT / "docs" / "running.md").read_text(encoding="utf-8")
+    for command in COMMANDS:
+        assert f"`theodolite {command}" in text, command
+        for option in re.findall(r"(--[a-z][a-z-]*)", call(command, "--help").out):
+            assert f"`{option}" in text or option == "--help", (command, option)
+
+
+def test_models_lists_families(call: Call) -> None:
+    answer = call("models", "--json")
+    known = {family["model_type"] for family in answer.content["models"]}
+    assert {"llama", "gpt_neox", "gpt2"} <= known
+    assert answer.content["exit"] == 0
+    assert "gpt_neox" in answer.err  # the table goes beside the object
+
+
+def test_plan_tells_sizes_and_writes_nothing(call: Call, fixtures: Path, tmp_path: Path) -> None:
+    model = str(fixtures / "models" / "stories260K")
+    answer = call("plan", "--model", model, "--max-documents", "3", "--window", "64", "--json")
+    planned = answer.content["plan"]
+    assert (planned["n_docs"], planned["window"], planned["fits"]) == (3, 64, True)
+    assert planned["bytes_by_kind"]["attention"] == 5 * 8 * 4 * sum([64 * 65 // 2] * 3)
+    assert not list((tmp_path / "runs").rglob("*.json"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["run", "--stages", "contribution"], 2, "got 'contribution'. Did you mean 'contributions'?"),
+        (["run", "--set", "contributions.edge=3"], 2, "got 'edge', in stage contributions. Did you mean 'edges'?"),
+        (["run", "--set", "edges=3"], 2, "expected stage.parameter=value, got 'edges=3', in --set"),
+        (["run", "--attention", "rebuilt"], 2, "expected attention = stored, got 'rebuilt'"),
+        (["run", "--dtype", "float8"], 2, "expected one of float32, float16, bfloat16, got 'float8'"),
+        (["run", "absent.toml"], 2, "got no such file, in absent.toml"),
+        (["stage", "contribution"], 2, "Did you mean 'contributions'?"),
+        (["stage", "contributions", "--set", "other.edges=3"], 2, "expected parameters of contributions, got"),
+        (["query", "convexty", "--runs", "."], 2, "got 'convexty'. Did you mean 'convexity'?"),
+        (["query", "convexity", "layer", "--runs", "."], 2, "expected parameter=value, got 'layer'"),
+        (["sql", "select * from token_score", "--runs", "."], 2, "token_scores"),
+        (["sql", "drop view captures", "--runs", "."], 2, "expected a statement that reads"),
+        (["status"], 1, "expected a folder of runs, got nothing there"),
+        (["verify", "--runs", "."], 1, "expected a capture, got none"),
+        (["verify", "--runs", "s3://bucket"], 2, "Object storage is not in this version"),
+        (["plan", "--model", "absent-model/"], 1, "absent-model/"),
+        (["plan", "--corpus", "absent.txt"], 1, "absent.txt"),
+        (["run", "--wndow", "3"], 2, "--wndow"),
+        (["run", "--window", "wide"], 2, "--window"),
+        (["capture", "--model", "sample"], 2, "--corpus"),
+        (["stat"], 2, "stat"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_refusals(arguments: list[str], code: int, message: str, call: Call) -> None:
+    """Every wrong use: its exit code, what it says, the same in the object, and never a traceback."""
+    answer = call(*arguments, "--json")
+    assert (answer.code, message in answer.err) == (code, True), answer.err
+    assert "Traceback" not in answer.err
+    assert answer.content["exit"] == code
+    assert message in answer.content["error"]["message"]
+
+
+def test_refusal_states_its_parts(call: Call) -> None:
+    error = call("run", "--stages", "contribution", "--json").content["error"]
+    assert (error["kind"], error["expected"], error["got"]) == ("UnknownName", "the name of a stage", "'contribution'")
+    assert error["remedy"] == "Did you mean 'contributions'?"
+
+
+def test_verbose_adds_the_traceback(call: Call) -> None:
+    assert "Traceback" in call("run", "--stages", "contribution", "--verbose").err

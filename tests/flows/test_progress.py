@@ -1,0 +1,89 @@
+"""Progress: lines with rate and time left, fed from any thread, and silence about what is over at once."""
+
+from __future__ import annotations
+
+import io
+import threading
+
+import pytest
+from rich.console import Console
+
+from flows.progress import Bars, Lines, display_for, pace, shown_by, work
+from tasks.progress import Progress, emit
+
+
+@pytest.mark.parametrize(
+    ("done", "total", "elapsed", "told"),
+    [
+        (1024, 4096, 2, "1,024/4,096 tokens, 512 tokens/s, 6 s left"),
+        (1, 1000, 1, "1/1,000 tokens, 1 tokens/s, 16 min 39 s left"),
+        (1, 8001, 1, "1/8,001 tokens, 1 tokens/s, 2 h 13 min left"),
+        (0, 10, 0, "0/10 tokens, 0 tokens/s"),
+        (10, 10, 5, "10/10 tokens, 2 tokens/s"),
+    ],
+)
+def test_pace(done: float, total: float, elapsed: float, told: str) -> None:
+    assert pace(done, total, elapsed, "tokens") == told
+
+
+def test_lines_count_steps_of_their_own_work_only() -> None:
+    lines: list[str] = []
+    with shown_by(Lines(lines.append, every_s=0)), work("capture", 10, "tokens"):
+        emit(Progress("capture", 4, "tokens"))
+        emit(Progress("contributions", 1, "documents"))
+        emit(Progress("capture", 6, "tokens"))
+    assert [line.split(" tokens")[0] for line in lines] == ["capture: 4/10", "capture: 10/10"]
+
+
+def test_lines_say_nothing_of_what_ends_sooner() -> None:
+    lines: list[str] = []
+    with shown_by(Lines(lines.append, every_s=60)), work("capture", 10, "tokens"):
+        emit(Progress("capture", 10, "tokens"))
+    assert lines == []
+
+
+def test_steps_from_many_threads_are_all_counted() -> None:
+    lines: list[str] = []
+    with shown_by(Lines(lines.append, every_s=0)), work("capture", 400, "tokens"):
+        threads = [
+            threading.Thread(target=lambda: [emit(Progress("capture", 1, "tokens")) for _ in range(100)])
+            for _ in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert max(int(line.split(" ")[1].split("/")[0]) for line in lines) == 400
+
+
+def _hundred_steps() -> None:
+    for _ in range(100):
+        emit(Progress("capture", 1, "tokens"))
+
+
+def test_nothing_is_heard_after_the_work() -> None:
+    lines: list[str] = []
+    with shown_by(Lines(lines.append, every_s=0)), work("capture", 10, "tokens"):
+        pass
+    emit(Progress("capture", 1, "tokens"))
+    assert lines == []
+
+
+def test_display_suits_the_console() -> None:
+    assert isinstance(display_for(Console(file=io.StringIO(), force_terminal=True)), Bars)
+    assert isinstance(display_for(Console(file=io.StringIO())), Lines)
+
+
+def test_bars_show_rate_and_leave_nothing_behind() -> None:
+    screen = io.StringIO()
+    bars = Bars(Console(file=screen, force_terminal=True, width=120), after_s=0)
+    with shown_by(bars):
+        for total in (100, 50):  # one work after the other
+            with work("capture", total, "tokens"):
+                emit(Progress("capture", total / 2, "tokens"))
+                bars.refresh()
+    shown = screen.getvalue()
+    assert "50/100 tokens" in shown
+    assert "25/50 tokens" in shown
+    assert "tokens/s" in shown
+    assert shown.count("\x1b[2K") >= 2  # each bar's line is erased at its end

@@ -1,0 +1,202 @@
+"""Whole runs on real models, as a user starts them: what they leave, what they reuse, how they end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from tests.flows.command import THEODOLITE, Answer, environment
+
+Call = Callable[..., Answer]
+
+
+@pytest.fixture
+def capture_arguments(fixtures: Path) -> tuple[str, ...]:
+    """One model over a real text."""
+    model, corpus = fixtures / "models" / "stories260K", fixtures / "data" / "tinyshakespeare" / "input.txt"
+    return ("--model", str(model), "--corpus", str(corpus))
+
+
+def test_run_again_and_changed(call: Call, capture_arguments: tuple[str, ...], tmp_path: Path) -> None:
+    """From nothing to tables; again, where nothing is done; with another parameter, where only the stage is."""
+    arguments = ("run", *capture_arguments, "--max-documents", "5", "--window", "96", "--json")
+    first = call(*arguments)
+    assert first.code == 0, first.err
+    content = first.content
+    assert content["work"] == [
+        {"name": "capture", "shards": 1, "reused": 0},
+        {"name": "contributions", "shards": 1, "reused": 0},
+    ]
+    _tables_hold(Path(content["warehouse"]), content["tables"])
+    assert Path(content["run"]) == tmp_path / "runs" / content["capture"]
+    assert "What was found" in first.err
+    assert len(content["next"]) == 3
+    before = _tensor_times(tmp_path / "runs")
+
+    again = call(*arguments)
+    assert "capture: 1 of 1 shards reused" in again.err
+    assert [work["reused"] for work in again.content["work"]] == [1, 1]
+    assert (again.content["capture"], again.content["tables"]) == (content["capture"], content["tables"])
+    assert _tensor_times(tmp_path / "runs") == before
+
+    changed = call("stage", "contributions", "--set", "contributions.edges=3", "--json")
+    assert changed.code == 0, changed.err
+    assert changed.content["work"] == [{"name": "contributions", "shards": 1, "reused": 0}]
+    assert changed.content["tables"]["contribution_edges"] < content["tables"]["contribution_edges"]
+    assert _tensor_times(tmp_path / "runs") == before
+
+    standing = {(s["stage"], s["status"]): s for s in call("status", "--json").content["status"]}
+    assert set(standing) == {("capture", "done"), ("contributions", "done"), ("contributions", "stale")}
+    assert standing["capture", "done"]["last_run"]["reused"] == 1
+
+    for command in content["next"]:
+        _works(command, call)
+    verified = call("verify", "--json")
+    assert verified.code == 0, verified.err
+    assert verified.content["verify"]["problems"] == []
+    assert all(check["passed"] for check in verified.content["verify"]["checks"])
+
+
+def _tables_hold(warehouse: Path, counted: dict[str, int]) -> None:
+    """Every table is there with the rows that were told, and contribution weights sum to one."""
+    with duckdb.connect(str(warehouse), read_only=True) as connection:
+        for table, rows in counted.items():
+            assert connection.execute(f"select count(*) from {table}").fetchall() == [(rows,)], table
+        worst = "select max(abs(sum_cw_intra - 1)) from contribution_rows where not isnan(sum_cw_intra)"
+        assert connection.execute(worst).fetchall()[0][0] < 1e-5
+    assert all(counted[table] > 0 for table in ("token_scores", "sink_geometry", "semantic_cone", "tokens"))
+
+
+def _tensor_times(runs: Path) -> dict[str, int]:
+    return {str(p): p.stat().st_mtime_ns for p in runs.rglob("activations.zarr/**/*") if p.is_file()}
+
+
+def _works(command: str, call: Call) -> None:
+    import shlex
+
+    name, *arguments = shlex.split(command)
+    answer = call(*arguments, "--json")
+    assert (name, answer.code) == ("theodolite", 0), answer.err
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        (("--window", "513"), "expected a window of at most 512 tokens, the model's positions, got 513"),
+        (("--window", "1"), "got 1"),
+        (("--field", "body"), "body"),
+        (("--bos", "sometimes"), "'sometimes'"),
+    ],
+)
+def test_refused_before_any_work(
+    extra: tuple[str, ...], message: str, call: Call, capture_arguments: tuple[str, ...]
+) -> None:
+    answer = call("capture", *capture_arguments, "--max-documents", "2", *extra, "--json")
+    assert answer.code in (1, 2)
+    assert message in answer.content["error"]["message"], answer.err
+    assert "Traceback" not in answer.err
+
+
+def test_empty_corpus_and_missing_tokenizer(call: Call, fixtures: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty.txt").write_text("")
+    model = str(fixtures / "models" / "stories260K")
+    empty = call("capture", "--model", model, "--corpus", "empty.txt", "--json")
+    assert (empty.code, "expected a corpus with at least one document of two tokens" in empty.err) == (1, True), (
+        empty.err
+    )
+    without = call(
+        "capture", "--model", str(fixtures / "models" / "induction-neox"), "--corpus", "python-topics", "--json"
+    )
+    assert (without.code, "tokenizer" in without.err) == (1, True), without.err
+    assert without.content["error"]["kind"] == "ModelError"
+
+
+@contextmanager
+def _running(arguments: tuple[str, ...], home: Path, cwd: Path) -> Iterator[subprocess.Popen[str]]:
+    """A command that was started and has begun to capture."""
+    started = subprocess.Popen(
+        [*THEODOLITE, *arguments],
+        env=environment(home),
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        deadline = time.monotonic() + 180
+        while not list(cwd.rglob("manifest/shards/*.json")):
+            assert started.poll() is None and time.monotonic() < deadline, started.communicate()
+            time.sleep(0.05)
+        yield started
+    finally:
+        started.kill()
+        started.wait()
+        for stream in (started.stdout, started.stderr):
+            if stream:
+                stream.close()
+
+
+def test_interrupted_and_resumed(call: Call, home: Path, capture_arguments: tuple[str, ...], tmp_path: Path) -> None:
+    """Ctrl-C: one clear line, exit code 3, what is done is kept; the same command does the rest."""
+    arguments = ("capture", *capture_arguments, "--max-documents", "400", "--window", "128", "--json")
+    with _running(arguments, home, tmp_path) as started:
+        started.send_signal(signal.SIGINT)
+        out, err = started.communicate(timeout=60)
+    assert (started.returncode, "interrupted; the same command resumes" in err) == (3, True), err
+    assert "Traceback" not in err
+    content = json.loads(out.splitlines()[-1])
+    assert (content["exit"], content["error"]["kind"]) == (3, "Interrupted")
+    status = call("status", "--json").content["status"][0]
+    assert status["status"] == "partial"
+    assert 0 < status["shards_done"] < status["shards_total"]
+    resumed = call(*arguments)
+    assert resumed.code == 0, resumed.err
+    assert resumed.content["work"][0]["reused"] >= status["shards_done"]
+    assert (resumed.content["capture"], resumed.content["tables"]["documents"]) == (content["capture"], 400)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the children of a process from /proc")
+def test_killed_leaves_no_server(home: Path, capture_arguments: tuple[str, ...], tmp_path: Path) -> None:
+    """Prefect's own temporary server would stay for ever; ours ends with the command, however that ends."""
+    arguments = ("capture", *capture_arguments, "--max-documents", "400", "--window", "128")
+    with _running(arguments, home, tmp_path) as started:
+        children = Path(f"/proc/{started.pid}/task/{started.pid}/children").read_text().split()
+        servers = [int(child) for child in children if "local_server" in Path(f"/proc/{child}/cmdline").read_text()]
+        assert len(servers) == 1
+        started.send_signal(signal.SIGKILL)
+        started.wait()
+        deadline = time.monotonic() + 30
+        while _alive(servers[0]) and time.monotonic() < deadline:
+            time.sleep(0.1)
+    assert not _alive(servers[0])
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_prefect_home_that_cannot_be_made(capture_arguments: tuple[str, ...], tmp_path: Path) -> None:
+    from tests.flows.command import theodolite
+
+    (tmp_path / "file").write_text("")
+    answer = theodolite(
+        "capture", *capture_arguments, "--max-documents", "1", "--json", home=tmp_path / "file", cwd=tmp_path
+    )
+    assert answer.code == 1
+    assert "Set PREFECT_HOME to a folder that can be written" in answer.content["error"]["remedy"], answer.err
+    assert "Traceback" not in answer.err

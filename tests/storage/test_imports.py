@@ -1,0 +1,23 @@
+"""A command that runs no flow answers at once: what it imports of storage brings in nothing heavy."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+LIGHT = ["errors", "layout", "keys", "filesystem", "manifest", "tables"]
+HEAVY = {"torch", "transformers", "prefect", "zarr", "numcodecs", "scipy", "pandas"}
+
+
+def test_light_modules_import_nothing_heavy() -> None:
+    program = f"import sys; {'; '.join(f'import storage.{name}' for name in LIGHT)}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert HEAVY & set(done.stdout.split()) == set()
+
+
+def test_storage_imports_neither_tasks_nor_flows() -> None:
+    for path in (ROOT / "storage").glob("*.py"):
+        lines = [line for line in path.read_text().splitlines() if line.strip().startswith(("from ", "import "))]
+        assert not [line for line in lines if line.split()[1].split(".")[0] in ("tasks", "flows", "sql")], path
