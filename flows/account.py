@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -13,10 +13,11 @@ from flows.console import output, plain
 from flows.outcome import Outcome
 from storage.filesystem import open_runs
 from storage.layout import WAREHOUSE, Layout
-from storage.warehouse import connect, query, run_sql
+from storage.warehouse import CheckResult, connect, query, run_sql
 from tasks.registry import tables
 
 _GROUPS = {"sink": "the first token", "self": "the token itself", "tail": "the tokens between"}
+_SUMS = ("contribution_rows_sum_intra", "contribution_rows_sum_inter")
 _FACTORS = {"share_alpha": "attention", "share_norm": "norm", "share_cosine": "direction"}
 
 
@@ -28,6 +29,7 @@ def tell_account(runs: str, outcome: Outcome) -> None:
         lines = list(_capture_lines(connection, outcome.capture))
         if "contributions" in done:
             lines += _contribution_lines(connection, outcome.capture)
+        lines += _check_lines(outcome.checks)
     finally:
         connection.close()
     out.say()
@@ -72,6 +74,13 @@ def _contribution_lines(connection: DuckDBPyConnection, capture: str) -> Iterato
         if all(_defined(row, name) for name in _FACTORS):
             shares = ", ".join(f"{word} {row[name]:.0%}" for name, word in _FACTORS.items())
             yield f"The weight of {_GROUPS[row['token_group']]} is decided by {shares}."
+
+
+def _check_lines(checks: Sequence[CheckResult]) -> Iterator[str]:
+    worst = {check.name: check.worst for check in checks if check.worst is not None}
+    sums = [worst[name] for name in _SUMS if name in worst]
+    told = f"; contribution weights sum to 1 within {max(sums):.1g}" if sums else ""
+    yield f"All {len(checks)} checks of the tables hold{told}."
 
 
 def _defined(row: dict[str, Any], name: str) -> bool:

@@ -7,7 +7,7 @@ from prefect import flow
 from flows.config import CaptureConfig
 from flows.engine import cores
 from flows.outcome import Outcome, Work, remember
-from flows.progress import work
+from flows.progress import waiting, work
 from flows.steps import capture_block, finish_capture_step, finish_or_raise, run_shards, threads
 from tasks.capture_finish import request_capture
 from tasks.planning import prepare_capture
@@ -27,8 +27,9 @@ def capture_run(capture: CaptureConfig = CaptureConfig(), runs: str = "runs") ->
 
     Raises UsageError, CorpusError or ModelError before any work; IncompleteRun where some shards failed.
     """
-    name = prepare_capture(capture.settings(), runs)
-    request_capture(runs, name)
+    with waiting("reading the model's files and the text"):
+        name = prepare_capture(capture.settings(), runs)
+        request_capture(runs, name)
     prepared = Prepared.open(runs, name)
     left = prepared.shards_left()
     total, lengths = prepared.n_shards, prepared.record["lengths"]

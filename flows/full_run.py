@@ -9,6 +9,7 @@ from prefect import flow
 from flows.capture_run import capture_run
 from flows.config import CaptureConfig
 from flows.outcome import Outcome
+from flows.progress import waiting
 from flows.stage_run import stage_run
 from flows.steps import check_tables_step, threads
 from storage.errors import IncompleteRun
@@ -52,5 +53,6 @@ def full_run(
             unfinished = unfinished or error
     if unfinished:
         raise unfinished
-    check_tables_step(runs, captured.capture)
-    return Outcome(captured.capture, work)
+    with waiting("checking the tables"):
+        checks = check_tables_step(runs, captured.capture)
+    return Outcome(captured.capture, work, checks)

@@ -9,7 +9,7 @@ from typing import Any
 
 from storage.filesystem import open_runs
 from storage.layout import Layout
-from storage.warehouse import save_catalog
+from storage.warehouse import CheckResult, save_catalog
 from tasks.registry import tables
 
 
@@ -30,10 +30,11 @@ class Work:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a flow: the capture's id, and the work in the order in which it was met."""
+    """The result of a flow: the capture's id, the work in the order in which it was met, and the checks that hold."""
 
     capture: str
     work: tuple[Work, ...]
+    checks: tuple[CheckResult, ...] = ()
 
 
 def remember(runs: str, capture: str, work: Work) -> None:

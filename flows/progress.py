@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Protocol
 
 from rich.console import Console
@@ -28,6 +28,9 @@ class Display(Protocol):
     def advance(self, kind: str, step: float) -> None: ...
 
     def end(self, kind: str) -> None: ...
+
+    def waiting(self, what: str) -> AbstractContextManager[object]:
+        """Show that something goes on whose end cannot be told."""
 
 
 class Lines:
@@ -53,6 +56,10 @@ class Lines:
 
     def end(self, kind: str) -> None:
         """Nothing is left to tell: the flow's own summary follows."""
+
+    def waiting(self, what: str) -> AbstractContextManager[object]:
+        self._write(what)
+        return nullcontext()
 
 
 class Bars:
@@ -83,7 +90,7 @@ class Bars:
         with self._lock:
             self._done += step
             elapsed = time.monotonic() - self._began
-            rate = f"{self._done / max(elapsed, 1e-9):,.3g} {self._unit}/s"
+            rate = f"{_figure(self._done / max(elapsed, 1e-9))} {self._unit}/s"
             self._bars.update(self._task, completed=self._done, rate=rate, visible=elapsed >= self._after)
 
     def refresh(self) -> None:
@@ -93,12 +100,19 @@ class Bars:
     def end(self, kind: str) -> None:
         self._bars.stop()
 
+    def waiting(self, what: str) -> AbstractContextManager[object]:
+        return self._console.status(what)
+
 
 def pace(done: float, total: float, elapsed_s: float, unit: str) -> str:
     """'1,024/4,096 tokens, 512 tokens/s, 6 s left'."""
     rate = done / elapsed_s if elapsed_s else 0.0
     left = f", {_span((total - done) / rate)} left" if 0 < done < total else ""
-    return f"{done:,.0f}/{total:,.0f} {unit}, {rate:,.3g} {unit}/s{left}"
+    return f"{done:,.0f}/{total:,.0f} {unit}, {_figure(rate)} {unit}/s{left}"
+
+
+def _figure(rate: float) -> str:
+    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
 
 
 def _span(seconds: float) -> str:
@@ -133,7 +147,7 @@ def display_for(console: Console) -> Display:
 @contextmanager
 def work(kind: str, total: float, unit: str) -> Iterator[None]:
     """Show the steps of `kind` that are told inside the block, out of `total` units; in the run's log by default."""
-    display = _display or Lines(_run_log(), _LOG_EVERY_S)
+    display = _shown()
     display.begin(kind, total, unit)
 
     def listener(progress: Progress) -> None:
@@ -145,6 +159,15 @@ def work(kind: str, total: float, unit: str) -> Iterator[None]:
             yield
     finally:
         display.end(kind)
+
+
+def waiting(what: str) -> AbstractContextManager[object]:
+    """Show that this goes on, inside the block; its end cannot be told."""
+    return _shown().waiting(what)
+
+
+def _shown() -> Display:
+    return _display or Lines(_run_log(), _LOG_EVERY_S)
 
 
 def _run_log() -> Callable[[str], None]:

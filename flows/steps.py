@@ -24,6 +24,7 @@ from storage.errors import (
     TheodoliteError,
     UsageError,
 )
+from storage.warehouse import CheckResult
 from tasks.capture_finish import finish_capture
 from tasks.progress import Progress, listening
 from tasks.stage import finish_stage, run_stage_shards
@@ -97,9 +98,11 @@ def finish_stage_step(runs: str, capture: str, stage: str, key: str) -> None:
 
 
 @task(name="check-tables", cache_policy=NO_CACHE, persist_result=False, retries=0)
-def check_tables_step(runs: str, capture: str) -> None:
+def check_tables_step(runs: str, capture: str) -> tuple[CheckResult, ...]:
     """Check every identity of the capture's tables; ChecksFailed unless all hold."""
-    require(check_tables(runs, [capture]), [capture])
+    results = check_tables(runs, [capture])
+    require(results, [capture])
+    return tuple(results)
 
 
 def in_blocks(shards: Sequence[int], at_most: int = BLOCKS) -> list[list[int]]:

@@ -31,13 +31,13 @@ def test_deployments_name_modules_and_pools() -> None:
     assert deployments["capture"]["concurrency_limit"] == 1
 
 
-def _soon(runs: Path, model: str) -> dict[str, Any]:
+def _soon(runs: Path) -> dict[str, Any]:
     """The shipped file with a schedule that fires at once, over few documents, into a folder of the test."""
     content = _shipped()
     for deployment in content["deployments"]:
         deployment["parameters"]["runs"] = str(runs)
         if "capture" in deployment["parameters"]:
-            deployment["parameters"]["capture"] |= {"model": model, "max_documents": 2}
+            deployment["parameters"]["capture"] |= {"max_documents": 2}
     content["deployments"][2]["schedules"] = [{"interval": 20, "active": True}]
     return content
 
@@ -66,10 +66,9 @@ def _wait_for_scheduled_run(api: str, log: Path) -> dict[str, Any]:
 
 @pytest.mark.server
 @pytest.mark.timeout(600)
-def test_schedule_fires_and_fills_tables(tmp_path: Path, fixtures: Path) -> None:
+def test_schedule_fires_and_fills_tables(tmp_path: Path) -> None:
     runs, file = tmp_path / "runs", tmp_path / "prefect.yaml"
-    model = str(fixtures / "models" / "shakespeare-char-llama")
-    file.write_text(yaml.safe_dump(_soon(runs, model)), encoding="utf-8")
+    file.write_text(yaml.safe_dump(_soon(runs)), encoding="utf-8")
     with server(tmp_path) as environment:
         for pool in ("gpu", "cpu"):
             prefect("work-pool", "create", pool, "--type", "process", environment=environment, cwd=tmp_path)

@@ -8,7 +8,7 @@ import threading
 import pytest
 from rich.console import Console
 
-from flows.progress import Bars, Lines, display_for, pace, shown_by, work
+from flows.progress import Bars, Lines, display_for, pace, shown_by, waiting, work
 from tasks.progress import Progress, emit
 
 
@@ -67,6 +67,13 @@ def test_nothing_is_heard_after_the_work() -> None:
         pass
     emit(Progress("capture", 1, "tokens"))
     assert lines == []
+
+
+def test_what_has_no_measure_is_told_once() -> None:
+    lines: list[str] = []
+    with shown_by(Lines(lines.append)), waiting("reading the text"):
+        pass
+    assert lines == ["reading the text"]
 
 
 def test_display_suits_the_console() -> None:

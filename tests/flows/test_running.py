@@ -200,3 +200,37 @@ def test_prefect_home_that_cannot_be_made(capture_arguments: tuple[str, ...], tm
     assert answer.code == 1
     assert "Set PREFECT_HOME to a folder that can be written" in answer.content["error"]["remedy"], answer.err
     assert "Traceback" not in answer.err
+
+
+def test_trained_model_can_be_captured(call: Call, tmp_path: Path) -> None:
+    sizes = ("--steps", "3", "--layers", "1", "--heads", "2", "--width", "16", "--context", "32", "--batch", "2")
+    trained = call("train", "model", *sizes, "--json")
+    assert trained.code == 0, trained.err
+    assert trained.content["train"]["steps"] == 3
+    assert trained.content["train"]["resumed_at"] is None
+    again = call("train", "model", *sizes, "--json")
+    assert (again.code, again.content["train"]["already_done"]) == (0, True), again.err
+    captured = call("capture", "--model", "model", "--corpus", "python-topics", "--max-documents", "2", "--json")
+    assert captured.code == 0, captured.err
+    assert captured.content["tables"]["documents"] == 2
+
+
+def test_two_at_once_share_the_work(capture_arguments: tuple[str, ...], tmp_path: Path) -> None:
+    """Two commands of one key, on one new Prefect home: both end well, and nothing is there twice."""
+    arguments = ("capture", *capture_arguments, "--max-documents", "40", "--window", "128", "--json")
+    two = [
+        subprocess.Popen(
+            [*THEODOLITE, *arguments],
+            env=environment(tmp_path / "new-home"),
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    said = [started.communicate(timeout=240) for started in two]
+    assert [started.returncode for started in two] == [0, 0], said
+    contents = [json.loads(out.splitlines()[-1]) for out, _ in said]
+    assert contents[0]["capture"] == contents[1]["capture"]
+    assert contents[0]["tables"]["documents"] == contents[1]["tables"]["documents"] == 40
