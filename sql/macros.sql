@@ -14,3 +14,12 @@ create or replace macro identity_tolerance(value_dtype, config) as
         when value_dtype = 'float32' and json_extract_string(config, '$.store_dtypes.attention') = 'float32' then 1e-5
         else 1e-3
     end;
+
+-- How far the sum of a row of attention may be off 1, learned sinks counted: rounding of each weight to the dtype in which
+-- the model ran or the store keeps it. From `compute_dtype` and `config` of the table captures.
+create or replace macro row_sum_tolerance(compute_dtype, config) as
+    case
+        when 'bfloat16' in (compute_dtype, json_extract_string(config, '$.store_dtypes.attention')) then 5e-3
+        when 'float16' in (compute_dtype, json_extract_string(config, '$.store_dtypes.attention')) then 1e-3
+        else 1e-5
+    end;

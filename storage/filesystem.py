@@ -76,15 +76,7 @@ def open_runs(where: str, *, create: bool = False) -> Filesystem:
 
     Raises UsageError for a URL or a file, MissingPart for a missing folder, StorageReadOnly and StorageFull.
     """
-    if "://" in where:
-        raise UsageError(
-            "a folder for the runs",
-            got=f"'{where}'",
-            remedy="Object storage is not in this version: give a local folder.",
-        )
-    folder = Path(where).expanduser().absolute()
-    if folder.exists() and not folder.is_dir():
-        raise UsageError("a folder for the runs", got="a file", where=str(folder), remedy="Name another folder.")
+    folder = _folder(where)
     if not create and not folder.exists():
         raise MissingPart(
             "a folder of runs",
@@ -98,6 +90,28 @@ def open_runs(where: str, *, create: bool = False) -> Filesystem:
         if not os.access(folder, os.W_OK):
             raise read_only_error(str(folder))
     return LocalFolder(str(folder))
+
+
+def _folder(where: str) -> Path:
+    """The folder that `where` names, there or not; UsageError where it cannot be one."""
+    if "://" in where:
+        raise UsageError(
+            "a folder for the runs",
+            got=f"'{where}'",
+            remedy="Object storage is not in this version: give a local folder.",
+        )
+    folder = Path(where).expanduser().absolute()
+    if folder.exists() and not folder.is_dir():
+        raise UsageError("a folder for the runs", got="a file", where=str(folder), remedy="Name another folder.")
+    return folder
+
+
+def free_bytes_at(where: str) -> int:
+    """Free bytes where a folder of runs is or would be made; makes nothing. Raises as `open_runs` does for a URL."""
+    folder = _folder(where)
+    while not folder.exists():
+        folder = folder.parent
+    return shutil.disk_usage(folder).free
 
 
 class LocalFolder:

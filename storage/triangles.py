@@ -7,6 +7,7 @@ Copying row by row is as fast as a gather with a cached index and needs no index
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -32,10 +33,11 @@ def pack(attention: torch.Tensor) -> torch.Tensor:
     return pack_rows(attention, 0, attention.shape[-1])
 
 
-def pack_rows(block: torch.Tensor, first: int, length: int) -> torch.Tensor:
+def pack_rows(block: torch.Tensor, first: int, length: int, out: torch.Tensor | None = None) -> torch.Tensor:
     """Rows `first`… of a T×T matrix, (…, q, K) with K ≥ first + q keys, as their entries (…, n).
 
     The blocks of a document, packed one after the other and joined along the last axis, are its packed triangle.
+    Written into `out` (…, n) if it is given, and cast to its dtype.
     """
     n_rows, n_keys = block.shape[-2:]
     last = first + n_rows
@@ -43,13 +45,25 @@ def pack_rows(block: torch.Tensor, first: int, length: int) -> torch.Tensor:
         raise ValueError(
             f"expected rows within {length} that see themselves, got rows {first} to {last} with {n_keys} keys"
         )
-    source = _as_numpy(block)
     start = entries(first)
-    packed = np.empty((*source.shape[:-2], entries(last) - start), source.dtype)
+    if out is None:
+        out = block.new_empty(*block.shape[:-2], entries(last) - start)
+    if block.device.type != "cpu":
+        flat = block.flatten(-2)
+        out.copy_(flat.index_select(-1, _row_index(first, n_rows, n_keys, block.device)))
+        return out
+    source, packed = _as_numpy(block.to(out.dtype)), _as_numpy(out)
     for i in range(first, last):
         offset = entries(i) - start
         packed[..., offset : offset + i + 1] = source[..., i - first, : i + 1]  # (…, i+1)
-    return _as_torch(packed, block.dtype)
+    return out
+
+
+@lru_cache(maxsize=16)
+def _row_index(first: int, n_rows: int, n_keys: int, device: torch.device) -> torch.Tensor:
+    """Where the entries of a block's rows lie in the flattened block: an accelerator gathers, it has no cheap rows."""
+    visible = torch.ones(n_rows, n_keys, dtype=torch.bool, device=device).tril(first)
+    return visible.flatten().nonzero().flatten()
 
 
 def unpack(packed: torch.Tensor) -> torch.Tensor:

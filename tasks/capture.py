@@ -139,13 +139,13 @@ def _capture(
     nll: list[np.ndarray] = []
     with BackgroundCalls(_QUEUED) as background:
         for batch, members in enumerate(batches):
-            ids = [token_ids[i] for i in members]
-            background.put(writer.begin_batch, batch, [len(t) for t in ids])
+            ids, numbers = [token_ids[i] for i in members], [documents[i] for i in members]
+            background.put(writer.begin_batch, batch, [len(t) for t in ids], numbers)
 
             def keep(layer: int, kind: str, tensor: torch.Tensor, batch: int = batch) -> None:
                 background.put(writer.add, batch, layer, kind, tensor)
 
-            nll += capture_batch(loaded, ids, _tap_settings(prepared, shape), keep, [documents[i] for i in members])
+            nll += capture_batch(loaded, ids, _tap_settings(prepared, shape), keep, numbers)
             emit(Progress("capture", sum(len(t) for t in ids), "tokens"))
     work = Work(quality={"milliseconds": round(1000 * (time.perf_counter() - started))})
     work.add_folder(folder, prepared.layout.shard(shard), writer.close(documents, token_ids, nll))

@@ -14,6 +14,7 @@ from storage.layout import FINAL
 from storage.tables import PartWriter, TableSpec
 from tasks.capture_tables import CAPTURES, DOCUMENTS, HEADS, TOKENS
 from tasks.models.families import family_of
+from tasks.models.loading import pick_device
 from tasks.models.sources import resolve
 from tasks.planning import read_windows
 from tasks.prepared import Prepared
@@ -167,7 +168,7 @@ def _capture_columns(prepared: Prepared, store: ActivationStore) -> dict[str, An
         "compute_dtype": settings["dtype"],
         "attention_storage": settings["attention"],
         "value_dtype": shape.dtypes["value"],
-        "device": settings["device"],
+        "device": pick_device(settings["device"]),
         "bytes": sum(file.size for part in published for file in part.files.values()),
         "seconds": seconds,
         "tokens_per_second": n_tokens / seconds if seconds else float("nan"),

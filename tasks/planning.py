@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from storage.errors import MissingPart, StorageFull, UsageError
-from storage.filesystem import Filesystem, open_runs
+from storage.filesystem import Filesystem, free_bytes_at, open_runs
 from storage.layout import Layout
 from storage.manifest import Manifest
 from storage.tables import INT, TEXT, TableSpec, read_table, write_table
@@ -97,12 +97,12 @@ def _documents(described: _Described) -> tuple[list[Document], dict[str, int]]:
     return result.documents, result.left_out
 
 
-def _plan(described: _Described, lengths: list[int], left_out: dict[str, int], fs: Filesystem) -> CapturePlan:
+def _plan(described: _Described, lengths: list[int], left_out: dict[str, int], free: int) -> CapturePlan:
     settings, shape = described.settings, described.shape
     kinds = stored_bytes(shape, lengths, settings.store_dtype)
     batches = blocks(lengths, settings.batch_tokens, padded=True)
     peak = max(memory_peak(shape, lengths, b, settings.dtype, settings.query_block) for b in batches)
-    total, free = sum(kinds.values()), fs.free_bytes()
+    total = sum(kinds.values())
     return CapturePlan(
         capture=described.identity.capture,
         key=described.identity.key,
@@ -126,7 +126,7 @@ def plan_capture(settings: CaptureSettings, runs: str) -> CapturePlan:
     """What the capture will be and cost. Writes nothing."""
     described = _describe(settings)
     documents, left_out = _documents(described)
-    return _plan(described, [len(d.token_ids) for d in documents], left_out, open_runs(runs, create=True))
+    return _plan(described, [len(d.token_ids) for d in documents], left_out, free_bytes_at(runs))
 
 
 def prepare_capture(settings: CaptureSettings, runs: str) -> str:
@@ -138,11 +138,11 @@ def prepare_capture(settings: CaptureSettings, runs: str) -> str:
     fs, layout = open_runs(runs, create=True), Layout(described.identity.capture)
     manifest = Manifest(fs, layout)
     with fs.lock(layout.lock("prepare")):
-        if _prepared(manifest, described.identity.key):
+        if _prepared(fs, manifest, described):
             return layout.capture
         documents, left_out = _documents(described)
         lengths = [len(d.token_ids) for d in documents]
-        plan = _plan(described, lengths, left_out, fs)
+        plan = _plan(described, lengths, left_out, fs.free_bytes())
         if not plan.fits:
             raise StorageFull(
                 f"{plan.bytes_total:,} free bytes",
@@ -156,11 +156,28 @@ def prepare_capture(settings: CaptureSettings, runs: str) -> str:
     return layout.capture
 
 
-def _prepared(manifest: Manifest, key: str) -> bool:
+def _prepared(fs: Filesystem, manifest: Manifest, described: _Described) -> bool:
+    """Whether the capture is prepared; what its key leaves open (device, where the model lies) is brought up to now.
+
+    Documents that are gone or cut short make it unprepared: they are the same when they are made again.
+    """
     try:
-        return manifest.read_capture()["key"] == key
+        record = manifest.read_capture()
+        if fs.size(manifest.layout.windows) != record["windows"]["size"]:
+            return False
     except MissingPart:
         return False
+    settings = _settings(described)
+    if settings != record["settings"]:
+        manifest.write_capture({**record, "settings": settings})
+    return True
+
+
+def _settings(described: _Described) -> dict[str, Any]:
+    """The settings as JSON keeps them, with the window and stride that hold."""
+    settings = asdict(described.settings)
+    window, stride = described.window, settings["stride"]
+    return {**settings, "corpus": list(settings["corpus"]), "window": window, "stride": stride or window}
 
 
 def _window_table(documents: list[Document]) -> pa.Table:
@@ -176,7 +193,7 @@ def _capture_record(described: _Described, plan: CapturePlan, lengths: list[int]
         "capture": plan.capture,
         "key": plan.key,
         "ingredients": described.identity.ingredients,
-        "settings": {**asdict(settings), "window": plan.window, "stride": settings.stride or plan.window},
+        "settings": _settings(described),
         "model_config": described.config,
         "lengths": lengths,
         "shards": blocks(lengths, settings.shard_tokens, padded=False),

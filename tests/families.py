@@ -77,7 +77,7 @@ CONFIGS: dict[str, Callable[[], Any]] = {
         sliding_window=6,
         num_local_experts=4,
         num_experts_per_tok=2,
-        rope_scaling=None,
+        rope_parameters={"rope_type": "default", "rope_theta": 150000.0},
     ),
 }
 """Name → configuration; a name begins with the family's model_type, except two that are Llama under other names."""

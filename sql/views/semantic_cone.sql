@@ -7,6 +7,6 @@ select
     head,                                                      -- query head, counted from 0
     row_group,                                                 -- low_norm (the fifth of rows with the smallest ‖o‖) or rest
     sink,                                                      -- kept, or zeroed (the value of key 0 set to 0, α unchanged)
-    n,                                                         -- number of outputs that have a direction
-    nan_to_null(mean_pairwise_cosine) as mean_pairwise_cosine  -- mean cosine of two outputs of one document, −1 … 1; NULL without a pair
+    n,                                                         -- number of query rows in the group, over all documents
+    nan_to_null(mean_pairwise_cosine) as mean_pairwise_cosine  -- mean cosine of two outputs of a document, averaged over documents; NULL without a pair
 from parts

@@ -9,5 +9,5 @@ select
     n,                                                  -- number of query rows in the bin
     nan_to_null(sink_rate) as sink_rate,                -- mean sink rate in the bin, 0 … 1; NULL in an empty bin
     nan_to_null(output_norm_mean) as output_norm_mean,  -- mean ‖o‖ in the bin; NULL in an empty bin
-    nan_to_null(output_norm_sd) as output_norm_sd       -- standard deviation of ‖o‖ in the bin; NULL where it has none
+    nan_to_null(output_norm_sd) as output_norm_sd       -- standard deviation of ‖o‖ in the bin; NULL with fewer than two rows
 from parts

@@ -14,5 +14,5 @@ select
     nan_to_null(cosine_sink_tail) as cosine_sink_tail,  -- cosine of s and m, −1 … 1; NULL where either is 0
     nan_to_null(a_star) as a_star,                      -- sink rate a* at which ‖a s + (1 − a) m‖ is least, unbounded; NULL where s = m, or m is NULL
     nan_to_null(min_norm) as min_norm,                  -- the norm at a*, in units of the residual stream; NULL where a* is
-    interior                                            -- true where 0 < a* < 1
+    interior                                            -- true where 0 < a* < 1; NULL where a* is
 from parts

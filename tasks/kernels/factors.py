@@ -17,6 +17,8 @@ TOKEN_GROUPS = ("sink", "self", "tail")
 FACTORS = ("alpha", "norm", "cosine")
 _VARIABLES = 7
 """log α, log(‖ṽ‖/‖o‖), log|cos|; then α, ‖ṽ‖/‖o‖, cos, cw, whose means alone are kept."""
+_TO_FACTORS = torch.tensor([[1.0, 0, 0], [0, 1, 0], [0, -1, 1]], dtype=torch.float64)
+"""From (log α, log ‖ṽ‖/‖o‖, log|score|) to the three factors: log|cos| is the third less the second."""
 _LEAST = 1.4e-45
 """The smallest float32 above 0: stands in for 0 where a logarithm is then given no weight."""
 _ROUNDING = 2e-6
@@ -58,7 +60,9 @@ def factor_moments(
     scores = ScoreBlocks(outputs, query_block)
     for block in query_blocks(n_tokens, window, query_block):
         inside = _tail_keys(block, window)
-        tail = tail.merge(_block_moments(attention, scores.intra(block), outputs, block, inside))
+        mean = torch.from_numpy(tail.mean).to(attention.dtype)
+        pivot = torch.stack((mean[:, 0], mean[:, 1] + mean[:, 2]))
+        tail = tail.merge(_block_moments(attention, scores.intra(block), outputs, block, inside, pivot))
         seen_tail += int(inside.sum())
     groups.append(tail)
     seen.append(seen_tail)
@@ -116,29 +120,49 @@ def _block_moments(
     outputs: HeadOutputs,
     block: QueryBlock,
     inside: Bool[Tensor, "q K"],
+    pivot: Float[Tensor, "2 H"],
 ) -> Moments:
-    """Moments of the tail entries of a block: entries and sums over a block in float32, centred before squaring."""
+    """Moments of the tail entries of a block, with sums over the block in float32.
+
+    log α and log|score| are taken about `pivot`, near their means, so that squares keep their digits. The logarithm of
+    ‖ṽ_j‖/‖o_i‖ is c_j − e_i: its sums need products of a matrix with vectors only.
+    """
     rows, keys = slice(block.start, block.stop), slice(block.first_key, block.stop)
     alpha, length, norm = attention[:, rows, keys], outputs.value_norm[:, keys], outputs.norm[:, rows]
-    kept = ((alpha > 0) & (score != 0)).logical_and_(inside)  # (H, q, K)
-    n = kept.sum((1, 2))
-    weight = kept.to(alpha.dtype)
-    score = score * weight
-    cw = score * alpha
-    relative = torch.bmm(weight, length[..., None])[..., 0] * reciprocal(norm)  # Σ_j ‖ṽ_j‖/‖o_i‖ (H, q)
-    cosine = torch.bmm(score, reciprocal(length)[..., None])[..., 0] * norm
-    plain = [torch.bmm(weight.view(len(n), 1, -1), alpha.reshape(len(n), -1, 1))[:, 0, 0]]
-    plain += [relative.sum(-1), cosine.sum(-1), cw.sum((1, 2))]
+    kept = (alpha.numpy() != 0) & (score.numpy() != 0) & inside.numpy()  # numpy compares ten times as fast as torch
+    weight = torch.from_numpy(kept.astype(np.float32))  # (H, q, K)
+    c, e = length.clamp_min(_LEAST).log(), norm.clamp_min(_LEAST).log()
+    level = c.mean(-1, keepdim=True)  # c_j − e_i does not change with it, and small c keep their digits in c²
+    c, e = c - level, e - level
+    alpha, score = alpha * weight, score * weight
+    unit = 1 - weight  # where nothing is kept: log 1, and a weight of 0
+    x = (alpha + unit).log_().sub_(pivot[0, :, None, None]).mul_(weight)
+    p = score.abs().add_(unit).log_().sub_(pivot[1, :, None, None]).mul_(weight)
 
-    logs = alpha.new_empty(3, *alpha.shape)
-    torch.clamp_min(alpha, _LEAST, out=logs[0]).log_()
-    torch.sub(length.clamp_min(_LEAST).log()[:, None], norm.clamp_min(_LEAST).log()[..., None], out=logs[1])
-    torch.abs(score, out=logs[2]).clamp_min_(_LEAST).log_().sub_(logs[1])
-    logs.mul_(weight)
-    count = n.clamp_min(1).to(alpha.dtype)
-    mean = logs.sum((2, 3)) / count  # (3, H)
-    logs.sub_(mean[..., None, None]).mul_(weight)
-    flat = logs.transpose(0, 1).reshape(len(n), 3, -1)
-    comoment = torch.bmm(flat, flat.transpose(1, 2))
-    means = torch.cat((mean, torch.stack(plain) / count)).T  # (H, 7)
-    return Moments(n.numpy(), means.double().numpy(), comoment.double().numpy())
+    ones = torch.ones_like(c)
+    by_row = torch.bmm(weight, torch.stack((ones, c, c * c, length), -1)).double()  # over the keys (H, q, 4)
+    x_row, p_row = (torch.bmm(t, torch.stack((ones, c), -1)).double() for t in (x, p))  # (H, q, 2)
+    e, norm = e.double(), norm.double()
+    xx, xp, pp, cw = (_dot(*pair) for pair in ((x, x), (x, p), (p, p), (alpha, score)))
+    n = by_row[..., 0].sum(-1)
+    count = n.clamp_min(1)
+    sums = torch.stack((x_row[..., 0].sum(-1), (by_row[..., 1] - e * by_row[..., 0]).sum(-1), p_row[..., 0].sum(-1)))
+    yy = (by_row[..., 2] - 2 * e * by_row[..., 1] + e * e * by_row[..., 0]).sum(-1)
+    xy, py = ((t[..., 1] - e * t[..., 0]).sum(-1) for t in (x_row, p_row))
+    products = torch.stack((xx, xy, xp, xy, yy, py, xp, py, pp), -1).view(-1, 3, 3)  # of x, y, p
+    centred = products - (sums[:, None] * sums[None] / count).permute(2, 0, 1)
+    mean = sums / count + torch.stack((pivot[0], torch.zeros_like(pivot[0]), pivot[1]))
+    relative = (by_row[..., 3] / norm.clamp_min(_LEAST)).sum(-1)
+    cosine = (torch.bmm(score, reciprocal(length)[..., None])[..., 0] * norm).sum(-1)
+    plain = torch.stack((alpha.sum((1, 2)).double(), relative, cosine, cw)) / count
+    mean = torch.cat((mean[:2], (mean[2] - mean[1])[None], plain)) * (n > 0)
+    return Moments(
+        n.numpy().astype(np.int64), mean.T.contiguous().numpy(), (_TO_FACTORS @ centred @ _TO_FACTORS.T).numpy()
+    )
+
+
+def _dot(left: Float[Tensor, "H q K"], right: Float[Tensor, "H q K"]) -> Float64[Tensor, " H"]:
+    """Σ of the products of a block's entries, per head."""
+    n_heads = len(left)
+    pairs = zip(left.view(n_heads, -1).numpy(), right.view(n_heads, -1).numpy(), strict=True)
+    return torch.tensor([np.dot(x, y) for x, y in pairs], dtype=torch.float64)

@@ -40,6 +40,11 @@ class HeadOutputs:
     layer_norm: Float[Tensor, " T"]
     """‖o[i]‖ ≥ 0, of the sum over heads."""
 
+    @property
+    def group(self) -> int:
+        """Query heads per key/value head."""
+        return self.norm.shape[0] // self.value.shape[0]
+
 
 def read_by_query_heads(value: Float[Tensor, "H_kv T d_v"], n_heads: int) -> Float[Tensor, "H T d_v"]:
     """A copy of the values that each query head reads: head h reads key/value head h // (H / H_kv).

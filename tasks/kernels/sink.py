@@ -49,8 +49,7 @@ def tail_mass(
 
 def first_values(outputs: HeadOutputs) -> Float[Tensor, "H 1 d_v"]:
     """v[g,0] as each query head reads it: the sink's value before projection."""
-    group = outputs.norm.shape[0] // outputs.value.shape[0]
-    return outputs.value[:, :1].repeat_interleave(group, dim=0)
+    return outputs.value[:, :1].repeat_interleave(outputs.group, dim=0)
 
 
 def sink_geometry(
@@ -68,8 +67,8 @@ def sink_geometry(
     n_tokens = outputs.norm.shape[1]
     rows = slice(1, n_tokens if window is None else min(n_tokens, window))
     s = first_values(outputs)  # (H, 1, d_v)
-    r = rest[:, rows, None]
-    m = torch.where(r > 0, outputs.tail[:, rows] / r, torch.nan)  # (H, n, d_v)
+    r = torch.where(rest[:, rows] > 0, rest[:, rows], torch.nan)  # no rest, no mean of it
+    m = outputs.tail[:, rows] / r[..., None]  # (H, n, d_v)
     sG, mG = torch.bmm(s, weights.gram), torch.bmm(m, weights.gram)
     sink_norm, tail_norm = root((s * sG).sum(-1)), root((m * mG).sum(-1))
     e, eG = s - m, sG - mG

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import torch
 from torch import Tensor, nn
 
+from storage import triangles
 from tasks.models import selfcheck
 from tasks.models.families import Anatomy
-from tasks.models.packing_tmp import pack_rows
 from tasks.models.selfcheck import OutputProbe, Place
 
 Emit = Callable[[int, str, Tensor], None]
@@ -32,7 +32,7 @@ class Span:
     @property
     def entries(self) -> int:
         """Entries of its causal triangle."""
-        return self.length * (self.length + 1) // 2
+        return triangles.entries(self.length)
 
 
 @dataclass
@@ -111,10 +111,8 @@ class BatchRecord:
             self._open.sink_mass = [torch.empty(n_heads, s.length, device=device) for s in self.spans]
             self._open.sink_slack = [torch.empty(n_heads, s.length, device=device) for s in self.spans]
 
-    def attention_rows(
-        self, start: int, first: int, weights: Tensor, query: Tensor, key: Tensor, options: dict[str, Any]
-    ) -> None:
-        """One block of queries: weights (B, H, q, K), of queries from `start` and keys from `first` of the batch."""
+    def attention_rows(self, start: int, first: int, weights: Tensor, *, q: Tensor, k: Tensor, scaling: float) -> None:
+        """One block: weights (B, H, q, K) of queries from `start` and keys from `first`, and the q and k behind."""
         offset = 0
         for i, span in enumerate(self.spans):
             rows = slice(max(start, span.start), min(start + weights.shape[2], span.stop))
@@ -124,8 +122,8 @@ class BatchRecord:
                 alpha = weights[i][:, in_block[0], in_block[1]]
                 self._document_rows(i, alpha, rows.start - span.start, keys.start - span.start, offset)
                 if self.anatomy.kind.sinks is not None:
-                    place = slice(rows.start - span.start, rows.stop - span.start)
-                    self._sink_rows(i, alpha, query[i][:, in_block[0]], key[i][:, in_block[1]], place, options)
+                    q_rows, k_rows = q[i][:, in_block[0]], k[i][:, in_block[1]]
+                    self._sink_rows(i, alpha, q_rows, k_rows, first_row=rows.start - span.start, scaling=scaling)
             offset += span.entries
 
     def _document_rows(self, i: int, alpha: Tensor, first_row: int, first_key: int, offset: int) -> None:
@@ -139,15 +137,14 @@ class BatchRecord:
         if first_key:
             alpha = nn.functional.pad(alpha, (first_key, 0))
         end = first_row + n_rows
-        entries = slice(offset + first_row * (first_row + 1) // 2, offset + end * (end + 1) // 2)
-        layer.attention[:, entries] = pack_rows(alpha, first_row, self.spans[i].length)
+        entries = slice(offset + triangles.entries(first_row), offset + triangles.entries(end))
+        triangles.pack_rows(alpha, first_row, self.spans[i].length, out=layer.attention[:, entries])
 
-    def _sink_rows(
-        self, i: int, alpha: Tensor, query: Tensor, key: Tensor, rows: slice, options: dict[str, Any]
-    ) -> None:
+    def _sink_rows(self, i: int, alpha: Tensor, q: Tensor, k: Tensor, *, first_row: int, scaling: float) -> None:
         layer = self._layer()
         sinks = self.anatomy.attentions[layer.index].get_parameter(str(self.anatomy.kind.sinks))
-        mass, slack = selfcheck.learned_sink_mass(alpha, query, key, sinks, options["scaling"])
+        rows = slice(first_row, first_row + alpha.shape[1])
+        mass, slack = selfcheck.learned_sink_mass(alpha, q, k, sinks, scaling=scaling)
         layer.sink_mass[i][:, rows], layer.sink_slack[i][:, rows] = mass, slack
 
     # What the hooks call.
@@ -165,10 +162,9 @@ class BatchRecord:
             place, rows = self._place(i), slice(span.start, span.stop)
             selfcheck.check_finite(record.value[i, :, rows].transpose(0, 1), "value", place)
             selfcheck.check_finite(output[i, rows], "attention output", place)
-            mass, slack = (record.sink_mass[i], record.sink_slack[i]) if record.sink_mass else (None, None)
-            selfcheck.check_row_sums(record.sums[i], mass, slack, output.dtype, place)
-            heads = record.heads[i, rows]
-            selfcheck.check_output(record.seen[i], output[i, rows], heads, record.probe, output.dtype, place)
+            sink = (record.sink_mass[i], record.sink_slack[i]) if record.sink_mass else None
+            selfcheck.check_row_sums(record.sums[i], sink, output.dtype, place)
+            selfcheck.check_output(record.seen[i], output[i, rows], record.heads[i, rows], record.probe, place)
         record.checked = True
 
     def layer_ends(self, layer: int) -> None:
@@ -180,7 +176,7 @@ class BatchRecord:
         self._emit(layer, "value", self.valid(record.value.transpose(1, 2)))
         self._emit(layer, "output_input", self.valid(record.heads))
         if self.anatomy.kind.sinks is not None:
-            # Of the weights as stored: what is missing from 1, so that a row and its sink sum to 1 to the last bit.
+            # What the weights themselves lack of 1, so that a row and its sink sum to 1; checked against the logit.
             self._emit(layer, "sink_mass", torch.cat([(1 - sums).clamp(min=0).T for sums in record.sums]))
         self._open = None
 

@@ -71,7 +71,8 @@ def capture_batch(
             output = loaded.anatomy.body(**_inputs(loaded, token_ids, spans, width))
         record.finish()
         ids = torch.from_numpy(np.concatenate(token_ids).astype(np.int64)).to(loaded.device)
-        nll = token_nll(loaded.model, loaded.anatomy, output, record.valid(output.last_hidden_state), ids, lengths)
+        hidden = record.valid(output.last_hidden_state)
+        nll = token_nll(loaded.model, loaded.anatomy, hidden, ids, lengths, body_output=type(output))
     for span, scores in zip(spans, nll, strict=True):
         place = Place(loaded.name, document=span.document)
         selfcheck.check_finite(scores[1:].unsqueeze(1), "likelihood of the next token", place)
@@ -85,7 +86,7 @@ def _inputs(loaded: LoadedModel, token_ids: Sequence[np.ndarray], spans: Sequenc
     for row, (span, tokens) in enumerate(zip(spans, token_ids, strict=True)):
         ids[row, span.start : span.stop] = torch.from_numpy(tokens.astype(np.int64))
         mask[row, span.start : span.stop] = 1
-    inputs: dict[str, Tensor | bool] = {"input_ids": ids, "attention_mask": mask}
+    inputs: dict[str, Tensor] = {"input_ids": ids, "attention_mask": mask}
     if "position_ids" in inspect.signature(loaded.anatomy.body.forward).parameters:
         inputs["position_ids"] = (mask.cumsum(dim=1) - 1).clamp(min=0)
     moved = {name: tensor.to(loaded.device) for name, tensor in inputs.items()}

@@ -15,15 +15,14 @@ _LOGIT_BYTES = 48 * 2**20  # of float32 logits at once: 256 positions of a vocab
 
 
 def token_nll(
-    model: Any, anatomy: Anatomy, body_output: Any, hidden: Tensor, ids: Tensor, lengths: Sequence[int]
+    model: Any, anatomy: Anatomy, hidden: Tensor, ids: Tensor, lengths: Sequence[int], *, body_output: type
 ) -> list[Tensor]:
     """Negative log-likelihood of each token given those before it, in nats, float32; NaN at each document's position 0.
 
-    body_output: what the causal LM's body returned; hidden (N, D): its last hidden state without padding, documents
-    one after the other; ids (N,): their tokens; lengths: their numbers of tokens. One tensor (T,) a document, on CPU.
-
-    The head is the family's own: the causal LM runs with a body that returns hidden states already computed, so its
-    final scaling and softcap apply.
+    hidden (N, D): the body's last hidden state without padding, documents one after the other; ids (N,): their tokens;
+    lengths: their numbers of tokens; body_output: the class in which the body returns. One tensor (T,) a document, on
+    CPU. The head is the family's own: the causal LM runs with a body that returns hidden states already computed, so
+    its final scaling and softcap apply.
     """
     last = torch.tensor(lengths).cumsum(0) - 1
     predicts = torch.ones(len(ids), dtype=torch.bool)
@@ -48,7 +47,7 @@ def _nll(logits: Tensor, targets: Tensor) -> Tensor:
 class _Head:
     """The causal LM around a body that only gives back hidden states: a copy that shares every weight."""
 
-    def __init__(self, model: Any, body: str, body_output: Any) -> None:
+    def __init__(self, model: Any, body: str, body_output: type) -> None:
         self._body = _Replay(body_output)
         self._model = copy.copy(model)
         self._model._modules = {**model._modules, body: self._body}
@@ -61,9 +60,9 @@ class _Head:
 
 
 class _Replay(nn.Module):
-    def __init__(self, body_output: Any) -> None:
+    def __init__(self, body_output: type) -> None:
         super().__init__()
-        self._kind = type(body_output)
+        self._kind = body_output
         self.hidden: Tensor | None = None
 
     def forward(self, *_args: Any, **_options: Any) -> Any:

@@ -112,10 +112,10 @@ def _order_breach(found: Tensor, first_row: int, first_key: int, expected: str, 
     breach(expected, f"{weight:.3g} on key {first_key + key}", at, _REMEDY_CODE)
 
 
-def check_row_sums(sums: Tensor, sink_mass: Tensor | None, slack: Tensor | None, dtype: torch.dtype, at: Place) -> None:
-    """Σ_j α_ij = 1 less the learned sink's mass. sums, sink_mass (H, T); `slack` widens the tolerance row by row."""
-    tolerance = _ROW_SUM[dtype] if slack is None else _ROW_SUM[dtype] + slack
-    expected = torch.ones_like(sums) if sink_mass is None else 1 - sink_mass
+def check_row_sums(sums: Tensor, sink: tuple[Tensor, Tensor] | None, dtype: torch.dtype, at: Place) -> None:
+    """Σ_j α_ij = 1 less the learned sink's mass. sums (H, T); sink: that mass and how far rounding may move it."""
+    tolerance = _ROW_SUM[dtype] if sink is None else _ROW_SUM[dtype] + sink[1]
+    expected = torch.ones_like(sums) if sink is None else 1 - sink[0]
     error = (sums - expected).abs() - tolerance
     if not error.max().item() <= 0:  # true for NaN
         head, row = (~(error <= 0)).nonzero()[0].tolist()
@@ -123,9 +123,7 @@ def check_row_sums(sums: Tensor, sink_mass: Tensor | None, slack: Tensor | None,
         breach(wanted, f"{sums[head, row].item():.6g}", replace(at, head=head, row=row), _REMEDY_CODE)
 
 
-def check_output(
-    seen: Tensor, output: Tensor, heads: Tensor, probe: OutputProbe, dtype: torch.dtype, at: Place
-) -> None:
+def check_output(seen: Tensor, output: Tensor, heads: Tensor, probe: OutputProbe, at: Place) -> None:
     """Σ_h α_h v_h W_O[h] + b is the attention module's output.
 
     seen (T, k): Σ_h α_h v_h W_O[h] R; output (T, D): what the module returned; heads (T, H, d_v): what W_O was given.
@@ -134,7 +132,7 @@ def check_output(
     """
     difference = (seen + probe.bias - output.float() @ probe.directions).abs().amax(dim=-1)  # (T,)
     size = (heads.float().norm(dim=-1) * probe.gains).norm(dim=-1)  # (T,)
-    tolerance = _OUTPUT[dtype] * torch.maximum(size, size.square().mean().sqrt())
+    tolerance = _OUTPUT[output.dtype] * torch.maximum(size, size.square().mean().sqrt())
     ok = difference <= tolerance
     if not ok.all():
         row = int((~ok).nonzero()[0])
@@ -158,7 +156,7 @@ def check_finite(tensor: Tensor, kind: str, at: Place) -> None:
 
 
 def learned_sink_mass(
-    alpha: Tensor, query: Tensor, key: Tensor, sinks: Tensor, scaling: float
+    alpha: Tensor, query: Tensor, key: Tensor, sinks: Tensor, *, scaling: float
 ) -> tuple[Tensor, Tensor]:
     """Mass on a learned sink, from its logit and not from the row's sum: exp(s_h − score) α at the row's largest key.
 

@@ -144,7 +144,7 @@ def _in_package(name: str) -> ModelSource:
 
 
 def _from_hub(name: str) -> ModelSource:
-    """The hub's snapshot on this machine, downloaded if it is not whole: safetensors, or pickles where there are none."""
+    """The hub's snapshot on this machine, downloaded if not whole: safetensors, or pickles where there are none."""
     from huggingface_hub import snapshot_download
 
     described = ["config.json", "*.index.json", *_TOKENIZER_FILES]

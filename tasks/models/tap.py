@@ -60,13 +60,13 @@ def attention(
         # The one place where an intervention may change what attention computes: q, k, v and the mask before, the
         # weights and the output after. What is recorded below is what the rest of the model receives.
         output, weights = eager(module, q, k, v, mask, **options)
-        record.attention_rows(start, first, weights, q, k, options)
+        record.attention_rows(start, first, weights, q=q, k=k, scaling=options.get("scaling", 1.0))
         heads[:, start:stop] = output
     return heads, None
 
 
 def eager_attention_of(attention_class: type) -> Callable[..., tuple[Tensor, Tensor]]:
-    """The `eager_attention_forward` of the model file that defines the class, or of the nearest one it inherits from."""
+    """The `eager_attention_forward` of the model file that defines the class or the nearest one it inherits from."""
     for base in attention_class.__mro__:
         function = getattr(sys.modules.get(base.__module__), "eager_attention_forward", None)
         if function is not None:

@@ -104,13 +104,13 @@ def test_is_replaced_while_another_process_has_the_old_one_open(runs: LocalFolde
 
 def test_a_dead_client_s_log_is_not_taken_for_the_new_file_s(runs: LocalFolder, elsewhere: Path) -> None:
     saved = save_catalog(runs, tables())
-    killed = "import duckdb, os, sys; c = duckdb.connect(sys.argv[1]); c.execute('create table mine as select 1'); os._exit(0)"
+    killed = "import duckdb, os, sys; c = duckdb.connect(sys.argv[1]); c.execute('create table t (x int)'); os._exit(0)"
     subprocess.run([sys.executable, "-c", killed, saved], cwd=elsewhere, check=True)
     assert Path(f"{saved}.wal").exists()
     MadeUp(runs, "beta").publish()
     save_catalog(runs, tables())
-    names = client(saved, "select table_name from duckdb_tables()", elsewhere)
-    assert names == []
+    left = client(saved, "select table_name from duckdb_tables()", elsewhere)
+    assert left == []
     assert client(saved, "select count(*) from captures", elsewhere) == [[2]]
 
 

@@ -211,6 +211,14 @@ def test_macros(warehouse: duckdb.DuckDBPyConnection) -> None:
     ):
         found = warehouse.execute("select identity_tolerance(?, ?)", [value, config[attention]]).fetchall()[0][0]
         assert float(found) == tolerance
+    for compute, attention, tolerance in (
+        ("float32", "float32", 1e-5),
+        ("float16", "float32", 1e-3),
+        ("float32", "float16", 1e-3),
+        ("bfloat16", "float16", 5e-3),
+    ):
+        found = warehouse.execute("select row_sum_tolerance(?, ?)", [compute, config[attention]]).fetchall()[0][0]
+        assert float(found) == tolerance
 
 
 def test_a_name_in_a_query_is_a_table_and_not_a_python_variable(warehouse: duckdb.DuckDBPyConnection) -> None:

@@ -1,0 +1,118 @@
+"""What the tests of the tap share: a capture taken apart into documents, and the plain model's own account."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from storage import triangles
+from tasks.models.loading import LoadedModel, ModelSource, prepare
+from tasks.models.run import TapSettings, capture_batch
+from tests.families import tiny_model
+
+
+@dataclass
+class Document:
+    """One document's tensors, a list over layers; residual has one more; nll (T,)."""
+
+    attention: list[Tensor]
+    value: list[Tensor]
+    output_input: list[Tensor]
+    residual: list[Tensor]
+    sink_mass: list[Tensor]
+    nll: Tensor
+
+
+def tiny(name: str, *, dtype: str = "float32") -> LoadedModel:
+    model = tiny_model(name, dtype=getattr(torch, dtype))
+    return prepare(model, ModelSource(f"tiny-{name}", ""), dtype=dtype, device="cpu")
+
+
+def capture(loaded: LoadedModel, ids: Sequence[np.ndarray], **settings: Any) -> list[Document]:
+    """Capture one batch and cut what was emitted into documents, attention unpacked to (H, T, T)."""
+    emitted: dict[tuple[int, str], Tensor] = {}
+
+    def emit(layer: int, kind: str, tensor: Tensor) -> None:
+        assert (layer, kind) not in emitted, "emitted twice"
+        assert tensor.device.type == "cpu"
+        emitted[layer, kind] = tensor
+
+    numbers = list(range(10, 10 + len(ids)))
+    nll = capture_batch(loaded, ids, TapSettings(**{"query_block": 8, **settings}), emit, numbers)
+    lengths = [len(i) for i in ids]
+    n_layers = loaded.anatomy.n_layers
+
+    def cut(kind: str, layers: int) -> list[list[Tensor]]:
+        if (0, kind) not in emitted:
+            return [[] for _ in lengths]
+        pieces = [emitted.pop((layer, kind)).split(lengths) for layer in range(layers)]
+        return [[piece[d] for piece in pieces] for d in range(len(lengths))]
+
+    packed = [
+        emitted.pop((layer, "attention")).split([triangles.entries(n) for n in lengths], dim=1)
+        for layer in range(n_layers)
+    ]
+    kinds = [cut(k, n_layers + (k == "residual")) for k in ("value", "output_input", "residual", "sink_mass")]
+    assert not emitted, f"left over: {sorted(emitted)}"
+    return [
+        Document([triangles.unpack(layer[d]) for layer in packed], *(k[d] for k in kinds), torch.from_numpy(nll[d]))
+        for d in range(len(lengths))
+    ]
+
+
+@dataclass
+class Plain:
+    """The plain eager model on one document: logits (T, V), lists over layers of attention (H, T, T), hidden states
+    (T, D) and what the attention module returned (T, D)."""
+
+    logits: Tensor
+    attentions: list[Tensor]
+    hidden_states: list[Tensor]
+    attention_outputs: list[Tensor]
+
+
+def plain(model: nn.Module, attentions: Sequence[nn.Module], ids: np.ndarray) -> Plain:
+    outputs: list[Tensor] = []
+    hooks = [a.register_forward_hook(lambda _m, _a, out: outputs.append(out[0][0])) for a in attentions]
+    batch = torch.from_numpy(ids.astype(np.int64))[None]
+    with torch.inference_mode():
+        out: Any = model(
+            batch,
+            attention_mask=torch.ones_like(batch),
+            output_attentions=True,
+            output_hidden_states=True,
+            use_cache=False,
+        )
+    for hook in hooks:
+        hook.remove()
+    assert len(out.attentions) == len(attentions)
+    return Plain(out.logits[0], [a[0] for a in out.attentions], [h[0] for h in out.hidden_states], outputs)
+
+
+def plain_of(loaded: LoadedModel, ids: np.ndarray) -> Plain:
+    """The same weights under transformers' own eager attention."""
+    loaded.model.set_attn_implementation("eager")
+    try:
+        return plain(loaded.model, loaded.anatomy.attentions, ids)
+    finally:
+        loaded.model.set_attn_implementation("theodolite")
+
+
+def nll_of(logits: Tensor, ids: np.ndarray) -> Tensor:
+    """Cross-entropy of each next token from full logits, (T − 1,)."""
+    targets = torch.from_numpy(ids.astype(np.int64))[1:]
+    return nn.functional.cross_entropy(logits[:-1].double(), targets, reduction="none")
+
+
+def assert_near(got: Tensor, want: Tensor, tolerance: float = 1e-5) -> None:
+    """Equal within `tolerance` of the largest entry of `want` (or of 1): residual streams grow, rounding with them."""
+    assert got.shape == want.shape, f"{tuple(got.shape)} != {tuple(want.shape)}"
+    if want.numel():
+        error = (got.double() - want.double()).abs().max().item()
+        allowed = tolerance * max(1.0, want.abs().max().item())
+        assert error <= allowed, f"differs by {error:.3g}, {allowed:.3g} allowed"
