@@ -110,7 +110,7 @@ def tell_next(runs: str) -> None:
     place = "" if runs == "runs" else f" --runs {shlex.quote(runs)}"
     edges = (
         "select layer, head, key, count(*) as n, avg(cw_intra) as weight from contribution_edges "
-        "where rank = 0 and key < query group by all order by n desc limit 10"
+        "where rank = 1 and key < query group by all order by n desc limit 10"
     )
     commands = [
         f"theodolite query sink_suppression layer=0{place}",

@@ -67,18 +67,3 @@ def rank_candidates(
         ranked = np.lexsort((falling, row))
     wanted = starts[:, None] + np.arange(k)
     return np.where(wanted < ends[:, None], np.append(ranked, np.full(k, -1))[wanted], -1)
-
-
-def strongest_keys(strength: Float[Tensor, "H q K"], k: int) -> Int[Tensor, "H q k"]:
-    """The k keys of largest strength in each row, strongest first; ties go to the smaller key; −1 where fewer.
-
-    `strength` is negative at keys that may not be chosen. Raises ValueError for k < 1.
-    """
-    if k < 1:
-        raise ValueError(f"expected at least one edge a row, got {k}")
-    n_heads, n_queries, n_keys = strength.shape
-    found = candidates(strength, k)
-    row, key = np.divmod(found, n_keys)
-    place = rank_candidates(row, strength.numpy().reshape(-1)[found], n_heads * n_queries, k)
-    chosen = np.where(place >= 0, np.append(key, -1)[place], -1)
-    return torch.from_numpy(chosen.reshape(n_heads, n_queries, k))
