@@ -102,8 +102,10 @@ def _token_scores(sums: EntrySums) -> TokenScores:
         undefined = _keys_seen_by(sums.dead_row, sums.window)  # (H, T−1)
         for scores in (vwon, intra, intra_abs):
             scores[undefined] = torch.nan
-    for scores in (inter, inter_abs):
-        scores[:, _keys_seen_by(sums.dead_query[None], sums.window)[0]] = torch.nan
+    if bool(sums.dead_query.any()):
+        undefined = _keys_seen_by(sums.dead_query[None], sums.window)  # (1, T−1)
+        for scores in (inter, inter_abs):
+            scores[:, undefined[0]] = torch.nan
     return TokenScores(queries_seeing(T, sums.window), raw, raw * norm, vwon, intra, intra_abs, inter, inter_abs)
 
 
@@ -128,7 +130,8 @@ def _edges(sums: EntrySums) -> Edges:
     """The factors of the strongest entries: cw = α · (‖ṽ‖/‖o‖) · cos."""
     o, (keys, intra, inter) = sums.outputs, sums.strongest()  # each (H, T, k)
     absent, at = keys < 0, keys.clamp_min(0)
-    alpha = sums.attention.gather(2, at).masked_fill_(absent, torch.nan)
+    alpha = sums.attention.gather(2, at)
+    alpha[absent] = torch.nan
     length = o.value_norm.gather(1, at.flatten(1)).view_as(alpha)
     relative = length * reciprocal(o.norm)[..., None]
     relative[absent] = torch.nan

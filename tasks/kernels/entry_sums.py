@@ -40,6 +40,7 @@ class EntrySums:
         self._strength = attention.new_empty(n_heads * min(query_block, n_tokens) * n_tokens)
         self._query_weight = torch.stack((torch.ones_like(outputs.norm), reciprocal(outputs.norm)), 1)  # (H, 2, T)
         self._query_weight[:, :, -1] = 0
+        self._above = attention.new_ones(query_block, query_block).triu(1)
         self._found: list[tuple[np.ndarray, ...]] = []
 
     def add(self, block: QueryBlock) -> None:
@@ -69,10 +70,11 @@ class EntrySums:
 
     def _choosable(self, block: QueryBlock, strength: Float[Tensor, "H q K"]) -> Float[Tensor, "H q K"]:
         """|cw_intra|, negative at invisible keys (where it was 0) and in undefined rows."""
-        # Without a window only the square of the block's own keys holds invisible ones.
-        part = block if self.window is not None else QueryBlock(block.start, block.stop, block.start)
-        hidden = (~visible_block(part, self.window)).to(strength.dtype)
-        strength[..., part.first_key - block.first_key :].sub_(hidden)
+        if self.window is None:  # only the square of the block's own keys holds invisible ones
+            q = strength.shape[1]
+            strength[..., block.start :].sub_(self._above[:q, :q])
+        else:
+            strength.sub_((~visible_block(block, self.window)).to(strength.dtype))
         if self.any_dead:
             strength[self.dead_row[:, block.start : block.stop]] = -1
         return strength
