@@ -108,13 +108,14 @@ def tell_next(runs: str) -> None:
     """Three commands that show more of it."""
     out = output()
     place = "" if runs == "runs" else f" --runs {shlex.quote(runs)}"
-    edges = (
-        "select layer, head, key, count(*) as n, avg(cw_intra) as weight from contribution_edges "
-        "where rank = 1 and key < query group by all order by n desc limit 10"
+    leading = (
+        "select token, count(*) as queries, avg(cw_intra) as weight from contribution_edges as e "
+        "join tokens as t on t.capture = e.capture and t.doc = e.doc and t.position = e.key "
+        "where rank = 1 group by token order by queries desc limit 10"
     )
     commands = [
         f"theodolite query sink_suppression layer=0{place}",
-        f"theodolite sql {shlex.quote(edges)}{place}",
+        f"theodolite sql {shlex.quote(leading)}{place}",
         f"theodolite stage contributions --set contributions.edges=16{place}",
     ]
     out.say()

@@ -57,6 +57,7 @@ class LocalServer:
 
     address: str | None = None
     """Where it answers; None before `wait`, or where the user's settings name another API."""
+    _waited = False
 
     def __init__(self) -> None:
         self._log = tempfile.TemporaryFile(mode="w+", encoding="utf-8")  # noqa: SIM115 - lives as long as the child
@@ -73,7 +74,7 @@ class LocalServer:
     def wait(self) -> None:
         """Wait until it answers; TheodoliteError with its last words where it does not."""
         assert self._process.stdout is not None, "opened as a pipe"
-        line = self._process.stdout.readline()
+        line, self._waited = self._process.stdout.readline(), True
         message = json.loads(line) if line else {"failed": "it ended while it started"}
         if "failed" in message:
             raise self._failure(message["failed"])
@@ -91,8 +92,11 @@ class LocalServer:
         )
 
     def stop(self) -> None:
-        """End the child, and let go of its log."""
-        self._end()
+        """Let the child end. One that still starts is not waited for: nobody has used it, and it ends when it can."""
+        if self._waited:
+            self._end()
+        assert self._process.stdin is not None, "opened as a pipe"
+        self._process.stdin.close()
         self._log.close()
 
     def _end(self) -> None:

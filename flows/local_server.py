@@ -18,17 +18,51 @@ import signal
 import socket
 import sys
 import threading
-from typing import Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import uvicorn
 
 _GRACE_S = 4
+_POLL_S = 0.02
 
 
 def _tell(**message: Any) -> None:
-    sys.stdout.write(json.dumps(message) + "\n")
-    sys.stdout.flush()
+    with suppress(BrokenPipeError):  # the parent has gone meanwhile
+        sys.stdout.write(json.dumps(message) + "\n")
+        sys.stdout.flush()
 
 
-def _serve() -> None:
+class _EndWithParent(threading.Thread):
+    """Ends this process at the end of its standard input: at once, or in order once it has begun to serve.
+
+    A start may be making Prefect's database, and that is never cut short.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self._server: uvicorn.Server | None = None
+        self._turn = threading.Lock()
+
+    def begin(self, server: uvicorn.Server) -> None:
+        """From here on the server is asked to stop."""
+        with self._turn:
+            self._server = server
+
+    def run(self) -> None:
+        sys.stdin.read()
+        with self._turn:
+            if self._server is None:
+                os._exit(0)
+        self._server.should_exit = True
+        while not self._server.started:
+            threading.Event().wait(_POLL_S)
+        threading.Event().wait(_GRACE_S + 1)
+        os._exit(1)
+
+
+def _serve(parent: _EndWithParent) -> None:
     import uvicorn
     from filelock import FileLock
     from prefect.server.api.server import create_app
@@ -39,25 +73,19 @@ def _serve() -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     app = create_app(ephemeral=True, final=True)
     server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="on", timeout_graceful_shutdown=_GRACE_S))
-    starting = FileLock(home / "theodolite-start.lock")
+    starting = FileLock(home / "theodolite-start.lock", thread_local=False)
     starting.acquire()  # two first starts at once would migrate one database twice
 
     def announce() -> None:
         while not server.started:
             if server.should_exit:
                 return
-            threading.Event().wait(0.02)
+            threading.Event().wait(_POLL_S)
         starting.release()
         _tell(api=f"http://127.0.0.1:{listener.getsockname()[1]}/api")
 
-    def stop_with_parent() -> None:
-        sys.stdin.read()
-        server.should_exit = True
-        threading.Event().wait(_GRACE_S + 1)
-        os._exit(1)
-
     threading.Thread(target=announce, daemon=True).start()
-    threading.Thread(target=stop_with_parent, daemon=True).start()
+    parent.begin(server)
     server.run(sockets=[listener])
     if not server.started:
         _tell(failed="its start-up failed")
@@ -67,6 +95,8 @@ def _serve() -> None:
 def main() -> None:
     """Serve, unless an API is configured or temporary ones are switched off."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = _EndWithParent()
+    parent.start()
     from prefect.settings import get_current_settings
 
     settings = get_current_settings()
@@ -75,7 +105,7 @@ def main() -> None:
     elif not settings.server.ephemeral.enabled:
         _tell(failed="PREFECT_SERVER_EPHEMERAL_ENABLED is off and no PREFECT_API_URL is set")
     else:
-        _serve()
+        _serve(parent)
 
 
 if __name__ == "__main__":

@@ -51,7 +51,12 @@ def train(
         with work("train", steps, "steps"), listening(_steps()):
             return train_run(out, text, field=field, seed=seed, checkpoint_every=checkpoint_every, **sizes)
 
-    result, told = in_prefect(flow, WITH_MODEL), output()
+    def check() -> None:
+        from tasks.training.settings import TrainSettings
+
+        TrainSettings(**sizes).check()
+
+    result, told = in_prefect(flow, WITH_MODEL, check), output()
     done = "was trained before" if result.already_done else f"trained in {result.seconds:,.0f} s"
     told.say(f"{result.parameters:,} parameters, {done}: {result.held_out_nats:.3f} nats per held-out character")
     told.say(f"theodolite run --model {shlex.quote(out)}{_corpus_again(text)}")

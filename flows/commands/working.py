@@ -8,6 +8,8 @@ import typer
 
 from flows import options as o
 from flows.account import tell_account, tell_next, tell_place
+from flows.captures import pick_capture
+from flows.config import Config
 from flows.configuring import chosen_stages, configure, stage_changes
 from flows.console import answering, output
 from flows.session import WITH_MODEL, WITHOUT_MODEL, capture_options, run_flow, tell_work
@@ -63,7 +65,7 @@ def run(
             chosen.run.workers,
         )
 
-    outcome = run_flow(flow, chosen.run.runs, WITH_MODEL)
+    outcome = run_flow(flow, chosen.run.runs, WITH_MODEL, lambda: _prepare(chosen))
     tell_work(outcome)
     tell_account(chosen.run.runs, outcome)
     tell_place(chosen.run.runs, outcome.capture)
@@ -99,9 +101,16 @@ def capture(
 
         return capture_run(chosen.capture, chosen.run.runs)
 
-    outcome = run_flow(flow, chosen.run.runs, WITH_MODEL)
+    outcome = run_flow(flow, chosen.run.runs, WITH_MODEL, lambda: _prepare(chosen))
     tell_work(outcome)
     tell_place(chosen.run.runs, outcome.capture)
+
+
+def _prepare(chosen: Config) -> None:
+    """What the flow does first, done before it: a mistake in the model, the text or a setting is told at once."""
+    from tasks.planning import prepare_capture
+
+    prepare_capture(chosen.capture.settings(), chosen.run.runs)
 
 
 @answering
@@ -121,12 +130,14 @@ def stage(
     if changes:
         raise UsageError(f"parameters of {name}", got=f"parameters of {', '.join(changes)}", where="--set")
 
+    where = runs or "runs"
+
     def flow() -> Any:
         from flows.stage_run import stage_run
 
-        return stage_run(name, capture, stage_changes(set_ or ()).get(name), runs or "runs", seed or 0, workers)
+        return stage_run(name, capture, stage_changes(set_ or ()).get(name), where, seed or 0, workers)
 
-    outcome = run_flow(flow, runs or "runs", WITHOUT_MODEL)
+    outcome = run_flow(flow, where, WITHOUT_MODEL, lambda: pick_capture(where, capture))
     tell_work(outcome)
-    tell_place(runs or "runs", outcome.capture)
+    tell_place(where, outcome.capture)
     output().add(stage=name)

@@ -87,6 +87,7 @@ def _works(command: str, call: Call) -> None:
     name, *arguments = shlex.split(command)
     answer = call(*arguments, "--json")
     assert (name, answer.code) == ("theodolite", 0), answer.err
+    assert answer.content.get("rows", answer.content.get("work")), command
 
 
 @pytest.mark.parametrize(
@@ -99,12 +100,13 @@ def _works(command: str, call: Call) -> None:
     ],
 )
 def test_refused_before_any_work(
-    extra: tuple[str, ...], message: str, call: Call, capture_arguments: tuple[str, ...]
+    extra: tuple[str, ...], message: str, call: Call, capture_arguments: tuple[str, ...], tmp_path: Path
 ) -> None:
     answer = call("capture", *capture_arguments, "--max-documents", "2", *extra, "--json")
     assert answer.code in (1, 2)
     assert message in answer.content["error"]["message"], answer.err
     assert "Traceback" not in answer.err
+    assert not list(tmp_path.rglob("activations.zarr"))
 
 
 def test_empty_corpus_and_missing_tokenizer(call: Call, fixtures: Path, tmp_path: Path) -> None:
