@@ -128,10 +128,10 @@ def _row_sums(sums: EntrySums) -> RowSums:
 
 def _edges(sums: EntrySums) -> Edges:
     """The factors of the strongest entries: cw = α · (‖ṽ‖/‖o‖) · cos."""
-    o, (keys, intra, inter) = sums.outputs, sums.strongest()  # each (H, T, k)
+    o, keys = sums.outputs, sums.edge_key  # (H, T, k)
     absent, at = keys < 0, keys.clamp_min(0)
-    alpha = sums.attention.gather(2, at)
-    alpha[absent] = torch.nan
+    sums.edge[:, absent] = torch.nan
+    alpha, intra, inter = sums.edge
     length = o.value_norm.gather(1, at.flatten(1)).view_as(alpha)
     relative = length * reciprocal(o.norm)[..., None]
     relative[absent] = torch.nan
