@@ -102,8 +102,10 @@ def _token_scores(sums: EntrySums) -> TokenScores:
         undefined = _keys_seen_by(sums.dead_row, sums.window)  # (H, T−1)
         for scores in (vwon, intra, intra_abs):
             scores[undefined] = torch.nan
-    for scores in (inter, inter_abs):
-        scores[:, _keys_seen_by(sums.dead_query[None], sums.window)[0]] = torch.nan
+    if bool(sums.dead_query.any()):
+        undefined = _keys_seen_by(sums.dead_query[None], sums.window)  # (1, T−1)
+        for scores in (inter, inter_abs):
+            scores[:, undefined[0]] = torch.nan
     return TokenScores(queries_seeing(T, sums.window), raw, raw * norm, vwon, intra, intra_abs, inter, inter_abs)
 
 
@@ -126,9 +128,10 @@ def _row_sums(sums: EntrySums) -> RowSums:
 
 def _edges(sums: EntrySums) -> Edges:
     """The factors of the strongest entries: cw = α · (‖ṽ‖/‖o‖) · cos."""
-    o, (keys, intra, inter) = sums.outputs, sums.strongest()  # each (H, T, k)
+    o, keys = sums.outputs, sums.edge_key  # (H, T, k)
     absent, at = keys < 0, keys.clamp_min(0)
-    alpha = sums.attention.gather(2, at).masked_fill_(absent, torch.nan)
+    sums.edge[:, absent] = torch.nan
+    alpha, intra, inter = sums.edge
     length = o.value_norm.gather(1, at.flatten(1)).view_as(alpha)
     relative = length * reciprocal(o.norm)[..., None]
     relative[absent] = torch.nan

@@ -1,84 +1,63 @@
-"""The k strongest entries of every query row, found without sorting or partitioning whole rows.
+"""The k strongest entries of every query row, by one fast sort of integers.
 
-Two steps: `candidates` keeps the entries that reach a lower bound of their row's k-th largest (about nine a row for
-k = 8), block by block; `rank_candidates` orders those of all rows in one sort. On 9 × 512 × 512 causal entries this
-takes about a third of the time of `torch.topk`.
+numpy sorts rows of 32-bit integers with vector instructions, four times as fast as `torch.topk` finds eight of them.
+So each entry becomes one integer: the leading bits of its strength, then its key. Rows in which the bits that the key
+displaced could decide (a few in a thousand) are sorted again in 64 bits.
 """
 
 from __future__ import annotations
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float32, Int, Int64
+from jaxtyping import Bool, Float32, Int, Int32, Int64
 from torch import Tensor
 
-_VALUE_BITS = 31
-"""A float32 that is not negative, read as an integer, keeps its order in 31 bits."""
-_KEY_BITS = 63
+_VALUE = 0x7FFFFFFF
+"""The bits of a float32 but its sign: as an integer they order strengths."""
+_HIDDEN = np.int32(-(2**31))
+"""The sign bit: puts an integer below all that may be chosen."""
 
 
-def candidates(strength: Float[Tensor, "H q K"], k: int) -> Int64[np.ndarray, " n"]:
-    """Flat indices, ascending, of entries that hold the k strongest of each row, and few others.
+def strongest_keys(entry: Float32[Tensor, "H q K"], hidden: Bool[Tensor, "q n"], k: int) -> Int[Tensor, "H q k"]:
+    """The k keys of largest |entry| in each row, strongest first; ties go to the smaller key.
 
-    `strength` ≥ 0 at the keys that may be chosen, negative at those that may not; no NaN.
-    """
-    return np.flatnonzero(strength.numpy() >= _lower_bound(strength, k))
-
-
-def _lower_bound(strength: Float[Tensor, "H q K"], k: int) -> Float32[np.ndarray, "H q 1"]:
-    """A number ≥ 0 of each row that at least k of its entries reach, or all those ≥ 0 where they are fewer.
-
-    Keys are dealt like cards onto piles; the k-th largest of the piles' maxima is reached by at least k entries, and
-    neighbouring keys, which are often strong together, lie on different piles.
-    """
-    n_keys = strength.shape[-1]
-    piles = max(32, 4 * k)
-    if n_keys < k:
-        return np.zeros((*strength.shape[:2], 1), np.float32)
-    if n_keys < 2 * piles:
-        maxima = strength
-    else:
-        deals, rest = divmod(n_keys, piles)
-        maxima = strength[..., : deals * piles].unflatten(-1, (deals, piles)).amax(-2)
-        if rest:
-            torch.maximum(maxima[..., :rest], strength[..., deals * piles :], out=maxima[..., :rest])
-    ordered = np.sort(maxima.numpy(), axis=-1)
-    return np.maximum(ordered[..., -k, None], np.float32(0))
-
-
-def rank_candidates(
-    row: Int[np.ndarray, " n"], strength: Float32[np.ndarray, " n"], n_rows: int, k: int
-) -> Int64[np.ndarray, "n_rows k"]:
-    """Where the k strongest candidates of each row stand among the candidates, strongest first; −1 where fewer.
-
-    `row` ascends; of equal strengths the earlier candidate wins, which is the smaller key. `strength` ≥ 0.
-    One sort of integers that hold (row, falling strength, place in the row) orders all rows at once.
-    """
-    ends = np.cumsum(np.bincount(row, minlength=n_rows))
-    starts = np.concatenate((np.zeros(1, np.int64), ends[:-1]))
-    place = np.arange(len(row)) - starts[row]
-    falling = np.iinfo(np.int32).max - np.ascontiguousarray(strength).view(np.int32)
-    place_bits = int(place.max(initial=0)).bit_length()
-    if (n_rows - 1).bit_length() + _VALUE_BITS + place_bits <= _KEY_BITS:
-        key = (row.astype(np.int64) << (_VALUE_BITS + place_bits)) | (falling.astype(np.int64) << place_bits) | place
-        key.sort()
-        ranked = starts[row] + (key & ((1 << place_bits) - 1))
-    else:  # rows of ten thousand ties
-        ranked = np.lexsort((falling, row))
-    wanted = starts[:, None] + np.arange(k)
-    return np.where(wanted < ends[:, None], np.append(ranked, np.full(k, -1))[wanted], -1)
-
-
-def strongest_keys(strength: Float[Tensor, "H q K"], k: int) -> Int[Tensor, "H q k"]:
-    """The k keys of largest strength in each row, strongest first; ties go to the smaller key; −1 where fewer.
-
-    `strength` is negative at keys that may not be chosen. Raises ValueError for k < 1.
+    `hidden` says which of the last n keys may not be chosen; all keys before them may. −1 where a row has fewer than k
+    to choose from. No NaN in `entry`; strengths below 1e-40 count as 0. Raises ValueError for k < 1.
     """
     if k < 1:
         raise ValueError(f"expected at least one edge a row, got {k}")
-    n_heads, n_queries, n_keys = strength.shape
-    found = candidates(strength, k)
-    row, key = np.divmod(found, n_keys)
-    place = rank_candidates(row, strength.numpy().reshape(-1)[found], n_heads * n_queries, k)
-    chosen = np.where(place >= 0, np.append(key, -1)[place], -1)
-    return torch.from_numpy(chosen.reshape(n_heads, n_queries, k))
+    n_heads, n_queries, n_keys = entry.shape
+    key_bits = (n_keys - 1).bit_length()
+    last = (1 << key_bits) - 1
+    by_key = last - np.arange(n_keys, dtype=np.int32)  # the smaller key is the larger integer
+    barred = hidden.numpy() * _HIDDEN  # (q, n)
+    strength = entry.numpy().view(np.int32)  # with its sign
+    packed = strength & np.int32(_VALUE ^ last)
+    packed |= by_key
+    packed[..., n_keys - barred.shape[1] :] |= barred
+    packed.sort(axis=-1)
+    leaders = packed[..., -k - 1 :].reshape(n_heads * n_queries, -1)
+    chosen = leaders[:, -k:].astype(np.int64)
+    open_rows = np.flatnonzero(_open(leaders >> key_bits))
+    if len(open_rows):
+        low = np.tile(by_key, (len(open_rows), 1))
+        low[:, n_keys - barred.shape[1] :] |= barred[open_rows % n_queries]
+        chosen[open_rows] = _exact(strength.reshape(-1, n_keys)[open_rows], low, key_bits)[:, -k:]
+    result = np.full((len(chosen), k), -1)
+    result[:, : chosen.shape[1]] = np.where(chosen < 0, -1, last - (chosen & last))[:, ::-1]
+    return torch.from_numpy(result.reshape(n_heads, n_queries, k))
+
+
+def _open(leading: Int32[np.ndarray, "n m"]) -> Bool[np.ndarray, " n"]:
+    """Rows in which two of the k + 1 strongest agree in the bits that were compared: their order is open."""
+    return ((leading[:, 1:] == leading[:, :-1]) & (leading[:, 1:] > 0)).any(-1)
+
+
+def _exact(
+    strength: Int32[np.ndarray, "n K"], low: Int32[np.ndarray, "n K"], key_bits: int
+) -> Int64[np.ndarray, "n K"]:
+    """Whole strengths and keys in 64 bits, ascending in each row; −1 for what is hidden."""
+    whole = ((strength & np.int32(_VALUE)).astype(np.int64) << key_bits) | low
+    whole[low < 0] = -1
+    whole.sort(axis=-1)
+    return whole

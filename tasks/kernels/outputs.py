@@ -87,13 +87,14 @@ def head_outputs(
     for block in query_blocks(n_tokens, window, query_block):
         rows, keys = slice(block.start, block.stop), slice(block.first_key, block.stop)
         tail[:, rows] = torch.bmm(attention[:, rows, keys], read[:, keys])
+    del read  # as large as any array here
     sink_rate = attention[:, :, 0].contiguous()
     by_token = tail.new_empty(n_tokens, n_heads, tail.shape[-1])  # z, one row per token for the product with M
     torch.addcmul(tail.transpose(0, 1), sink_rate.T[..., None], first, out=by_token)
     z = by_token.transpose(0, 1)  # (H, T, d_v)
     projected = torch.bmm(z, weights.gram)
-    crossed = (by_token.view(n_tokens, -1) @ weights.cross).view_as(by_token)
     square = (z * projected).sum(-1)  # (H, T)
+    crossed = (by_token.view(n_tokens, -1) @ weights.cross).view_as(by_token)
     layer_square = by_token.mul_(crossed).sum((1, 2))  # (T,)
     return HeadOutputs(
         value=value,

@@ -35,12 +35,6 @@ def query_blocks(n_tokens: int, window: int | None, size: int = QUERY_BLOCK) -> 
         yield QueryBlock(start, min(start + size, n_tokens), first)
 
 
-def first_visible(n_tokens: int, window: int | None) -> Int[Tensor, " T"]:
-    """The first key that each query sees: 0, or i − window + 1 where the layer slides."""
-    queries = torch.arange(n_tokens)
-    return torch.zeros_like(queries) if window is None else (queries - (window - 1)).clamp_min_(0)
-
-
 def visible_block(block: QueryBlock, window: int | None) -> Bool[Tensor, "q K"]:
     """True where a query of the block sees a key of the block: j ≤ i, and i − j < window where the layer slides."""
     queries = torch.arange(block.start, block.stop)[:, None]

@@ -18,7 +18,8 @@ from tasks.kernels.cone import ROW_GROUPS, SINKS
 from tasks.kernels.factors import FACTORS, TOKEN_GROUPS, factor_shares
 from tasks.kernels.sink_fit import fit_curvature
 from tasks.kernels.weights import LayerWeights
-from tasks.stages.contributions_measures import Columns, measure, nan_counts, rows_of
+from tasks.stages.contributions_measures import measure, nan_counts
+from tasks.stages.contributions_rows import Columns, rows_of
 from tasks.stages.contributions_totals import Totals, combine, moments_in
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import TypeCheckError
 
 from tasks.kernels.outputs import head_outputs, read_by_query_heads, root
-from tasks.kernels.visibility import first_visible, queries_seeing, query_blocks, visible_block
+from tasks.kernels.visibility import queries_seeing, query_blocks, visible_block
 from tasks.kernels.weights import LayerWeights
 from tests.kernels.documents import random_document, rotation
 
@@ -97,7 +97,6 @@ def test_blocks_cover_exactly_the_visible_keys(window: int | None, size: int) ->
     expected = (j <= i) & (i - j < (window or 11))
     assert (seen == expected).all()
     assert (queries_seeing(11, window).numpy() == expected[:-1, :-1].sum(0)).all()
-    assert (first_visible(11, window).numpy() == expected.argmax(1)).all()
 
 
 @pytest.mark.parametrize(("window", "size"), [(0, 4), (3, 0)])
