@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -51,12 +51,13 @@ def train(
         with work("train", steps, "steps"), listening(_steps()):
             return train_run(out, text, field=field, seed=seed, checkpoint_every=checkpoint_every, **sizes)
 
-    def check() -> None:
+    def check() -> Sequence[str]:
         from tasks.training.settings import TrainSettings
 
         TrainSettings(**sizes).check()
+        return WITH_MODEL
 
-    result, told = in_prefect(flow, WITH_MODEL, check), output()
+    result, told = in_prefect(flow, check), output()
     done = "was trained before" if result.already_done else f"trained in {result.seconds:,.0f} s"
     told.say(f"{result.parameters:,} parameters, {done}: {result.held_out_nats:.3f} nats per held-out character")
     told.say(f"theodolite run --model {shlex.quote(out)}{_corpus_again(text)}")

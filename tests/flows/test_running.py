@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -30,7 +31,9 @@ def capture_arguments(fixtures: Path) -> tuple[str, ...]:
 
 def test_run_again_and_changed(call: Call, capture_arguments: tuple[str, ...], tmp_path: Path) -> None:
     """From nothing to tables; again, where nothing is done; with another parameter, where only the stage is."""
-    arguments = ("run", *capture_arguments, "--max-documents", "5", "--window", "96", "--json")
+    shutil.copytree(capture_arguments[1], tmp_path / "model")
+    corpus = capture_arguments[2:]
+    arguments = ("run", "--model", "model", *corpus, "--max-documents", "5", "--window", "96", "--json")
     first = call(*arguments)
     assert first.code == 0, first.err
     content = first.content
@@ -50,6 +53,7 @@ def test_run_again_and_changed(call: Call, capture_arguments: tuple[str, ...], t
     assert (again.content["capture"], again.content["tables"]) == (content["capture"], content["tables"])
     assert _tensor_times(tmp_path / "runs") == before
 
+    shutil.rmtree(tmp_path / "model")  # a stage needs the store alone
     changed = call("stage", "contributions", "--set", "contributions.edges=3", "--json")
     assert changed.code == 0, changed.err
     assert changed.content["work"] == [{"name": "contributions", "shards": 1, "reused": 0}]
