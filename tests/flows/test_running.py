@@ -18,6 +18,7 @@ import pytest
 from tests.flows.command import THEODOLITE, Answer, environment
 
 Call = Callable[..., Answer]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # each starts Prefect, some of them several times
 
 
 @pytest.fixture
