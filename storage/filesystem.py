@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 from storage.errors import MissingPart, UsageError
-from storage.os_errors import missing_error, read_only_error, translate_os_errors
+from storage.os_errors import missing_error, not_a_file_error, read_only_error, translate_os_errors
 
 if TYPE_CHECKING:
     from zarr.abc.store import Store
@@ -205,6 +205,8 @@ class LocalFolder:
             return self._at(path).open("rb")
         except (FileNotFoundError, NotADirectoryError) as error:
             raise missing_error(self.absolute(path)) from error
+        except IsADirectoryError as error:
+            raise not_a_file_error(self.absolute(path)) from error
 
     def zarr_store(self, path: str, *, read_only: bool) -> Store:
         from zarr.storage import LocalStore

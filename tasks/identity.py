@@ -81,8 +81,14 @@ def capture_identity(
         "capture_version": CAPTURE_VERSION,
     }
     key = digest(ingredients)
-    corpus = PurePosixPath(settings.corpus[0]).name.split(".")[0] or "corpus"
-    return CaptureIdentity(f"{slug(model_title(source))}-{slug(corpus)}-{key[:10]}", key, ingredients)
+    return CaptureIdentity(f"{slug(model_title(source))}-{slug(corpus_title(settings))}-{key[:10]}", key, ingredients)
+
+
+def corpus_title(settings: CaptureSettings) -> str:
+    """A short name of the corpus: the first file's, or its folder's where the file is a pattern."""
+    path = PurePosixPath(settings.corpus[0])
+    plain = [part for part in reversed(path.parts) if not set(part) & set("*?[]/")]
+    return plain[0].split(".")[0] if plain else "corpus"
 
 
 def model_title(source: ModelSource) -> str:

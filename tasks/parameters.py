@@ -29,7 +29,8 @@ def stage_parameters(stage: Stage, overrides: Mapping[str, Any]) -> Any:
         if isinstance(own := first.get("ctx", {}).get("error"), UsageError):
             raise own from error
         name = ".".join([stage.name, *(str(part) for part in first["loc"])])
-        raise UsageError(first["msg"], got=repr(first["input"]), where=name) from error
+        expected = first["msg"].removeprefix("Input should be ")
+        raise UsageError(expected, got=repr(first["input"]), where=name) from error
 
 
 def _split(value: Any, hint: Any) -> Any:

@@ -22,6 +22,7 @@ from tasks.estimates import ConfigShape, memory_peak, operations, stored_bytes
 from tasks.identity import CaptureIdentity, CaptureSettings, blocks, capture_identity, package_versions
 from tasks.models.families import family_of
 from tasks.models.sources import ModelSource, read_config, resolve
+from tasks.prepared import Prepared
 from tasks.tokenization import open_encoder
 
 _DEFAULT_WINDOW = 512
@@ -162,7 +163,7 @@ def _prepared(fs: Filesystem, manifest: Manifest, described: _Described) -> bool
     Documents that are gone or cut short make it unprepared: they are the same when they are made again.
     """
     try:
-        record = manifest.read_capture()
+        record = Prepared.open(fs.where, manifest.layout.capture).record
         if fs.size(manifest.layout.windows) != record["windows"]["size"]:
             return False
     except MissingPart:

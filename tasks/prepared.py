@@ -7,7 +7,12 @@ from typing import Any
 
 from storage.filesystem import Filesystem, open_runs
 from storage.layout import Layout
-from storage.manifest import Manifest
+from storage.manifest import Manifest, require
+
+_FIELDS = (
+    *("capture", "key", "ingredients", "settings", "model_config", "lengths"),
+    *("shards", "left_out", "created_at", "versions", "windows"),
+)
 
 
 @dataclass(frozen=True)
@@ -21,7 +26,8 @@ class Prepared:
     @classmethod
     def open(cls, runs: str, capture: str) -> Prepared:
         fs, layout = open_runs(runs), Layout(capture)
-        return cls(fs, layout, Manifest(fs, layout).read_capture())
+        record = require(Manifest(fs, layout).read_capture(), _FIELDS, fs.absolute(layout.capture_record))
+        return cls(fs, layout, record)
 
     @property
     def settings(self) -> dict[str, Any]:

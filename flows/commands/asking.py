@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from flows import options as o
+from flows.account import capped
 from flows.captures import Standing, count_parts, pick_capture, standings
 from flows.checking import check_tables
 from flows.configuring import configure
@@ -49,7 +50,9 @@ def plan(
     planned, out = plan_capture(chosen.capture.settings(), chosen.run.runs), output()
     left_out = ", ".join(f"{n:,} {why.replace('_', ' ')}" for why, n in planned.left_out.items() if n)
     out.say(f"{planned.capture}: {planned.model} ({planned.family})")
-    out.say(f"  {planned.n_docs:,} documents of at most {planned.window:,} tokens, {planned.n_tokens:,} tokens in all")
+    cap = capped(planned.n_docs, chosen.capture.max_documents)
+    out.say(f"  {planned.n_docs:,} documents{cap}")
+    out.say(f"  {planned.n_tokens:,} tokens, at most {planned.window:,} in a document")
     if left_out:
         out.say(f"  left out: {left_out}")
     out.say(

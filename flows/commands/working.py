@@ -14,7 +14,7 @@ from flows.config import Config
 from flows.configuring import chosen_stages, configure, stage_changes
 from flows.console import answering, output
 from flows.session import WITH_MODEL, WITHOUT_MODEL, capture_options, run_flow, tell_work
-from storage.errors import UsageError
+from storage.errors import UnknownName
 from tasks.parameters import stage_parameters
 from tasks.prepared import Prepared
 from tasks.registry import stage as declared
@@ -69,7 +69,7 @@ def run(
 
     outcome = run_flow(flow, chosen.run.runs, lambda: _prepare(chosen))
     tell_work(outcome)
-    tell_account(chosen.run.runs, outcome)
+    tell_account(chosen.run.runs, outcome, chosen.capture.max_documents)
     tell_place(chosen.run.runs, outcome.capture)
     tell_next(chosen.run.runs)
 
@@ -130,8 +130,8 @@ def stage(
     """Do one stage of a capture from its store: no model is needed."""
     changes = stage_changes(set_ or ())
     stage_parameters(declared(name), changes.pop(name, {}))
-    if changes:
-        raise UsageError(f"parameters of {name}", got=f"parameters of {', '.join(changes)}", where="--set")
+    for other in changes:
+        raise UnknownName.among("stage to set here", other, (name,), where="--set")
 
     where = runs or "runs"
 

@@ -163,6 +163,4 @@ def _block_moments(
 
 def _dot(left: Float[Tensor, "H q K"], right: Float[Tensor, "H q K"]) -> Float64[Tensor, " H"]:
     """Σ of the products of a block's entries, per head."""
-    n_heads = len(left)
-    pairs = zip(left.view(n_heads, -1).numpy(), right.view(n_heads, -1).numpy(), strict=True)
-    return torch.tensor([np.dot(x, y) for x, y in pairs], dtype=torch.float64)
+    return torch.from_numpy(np.einsum("hqk,hqk->h", left.numpy(), right.numpy()).astype(np.float64))
