@@ -14,7 +14,7 @@ import pyarrow as pa
 from storage.errors import MissingPart, StorageFull, UsageError
 from storage.filesystem import Filesystem, free_bytes_at, open_runs
 from storage.layout import Layout
-from storage.manifest import Manifest
+from storage.manifest import FileRecord, Manifest
 from storage.tables import INT, TEXT, TableSpec, read_table, write_table
 from tasks.corpora.readers import corpus_digest, read_texts
 from tasks.corpora.windows import Document, WindowSettings, windows
@@ -160,11 +160,11 @@ def prepare_capture(settings: CaptureSettings, runs: str) -> str:
 def _prepared(fs: Filesystem, manifest: Manifest, described: _Described) -> bool:
     """Whether the capture is prepared; what its key leaves open (device, where the model lies) is brought up to now.
 
-    Documents that are gone or cut short make it unprepared: they are the same when they are made again.
+    Documents that are gone or damaged make it unprepared: they are the same when they are made again.
     """
     try:
         record = Prepared.open(fs.where, manifest.layout.capture).record
-        if fs.size(manifest.layout.windows) != record["windows"]["size"]:
+        if FileRecord.of(fs.read_bytes(manifest.layout.windows)) != FileRecord(**record["windows"]):
             return False
     except MissingPart:
         return False

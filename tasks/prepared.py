@@ -42,6 +42,7 @@ class Prepared:
         return Manifest(self.fs, self.layout)
 
     def shards_left(self) -> list[int]:
-        """The shards that are not published yet."""
-        paths = map(self.layout.shard_record, range(self.n_shards))
-        return [shard for shard, path in enumerate(paths) if self.manifest.published(path) is None]
+        """The shards that are not published yet; the first too while the model's part of the store is not."""
+        published = self.manifest.published
+        left = [shard for shard in range(self.n_shards) if published(self.layout.shard_record(shard)) is None]
+        return left if published(self.layout.model_record) is not None else sorted({0, *left})
