@@ -27,7 +27,7 @@ class CaptureConfig(BaseModel):
     store_dtype: str = Field("float32", description="What the store keeps: float32, float16 or bfloat16")
     attention: str = Field("stored", description="How attention is kept: stored")
     padding: str = Field("right", description="right or left; changes no number")
-    query_block: int = Field(256, description="Queries whose attention is held at once")
+    query_block: int = Field(128, description="Queries whose attention is held at once")
     batch_tokens: int = Field(1024, description="Tokens of one forward pass")
     shard_tokens: int = Field(2048, description="Tokens of one shard, the unit of work")
     device: str = Field("auto", description="auto, cpu, cuda or mps")

@@ -34,7 +34,7 @@ class CaptureSettings:
     store_dtype: str = "float32"
     attention: str = "stored"
     padding: str = "right"
-    query_block: int = 256
+    query_block: int = 128
     batch_tokens: int = 1024
     """Documents of one forward pass: as many as fit into this number of tokens, at least one."""
     shard_tokens: int = 2048
