@@ -95,8 +95,7 @@ def contributions(
 
 def _token_scores(sums: EntrySums) -> TokenScores:
     T, norm = sums.outputs.norm.shape[1], sums.outputs.value_norm[:, :-1]
-    raw, per_output = sums.alpha_column[:, :, :-1].unbind(1)
-    intra, intra_abs, inter, inter_abs = sums.column[..., :-1].clone()
+    intra, inter, intra_abs, inter_abs, raw, per_output = (x.contiguous() for x in sums.column[..., :-1].unbind(1))
     vwon = per_output * norm
     if sums.any_dead:
         undefined = _keys_seen_by(sums.dead_row, sums.window)  # (H, T−1)
@@ -118,7 +117,7 @@ def _keys_seen_by(queries: Bool[Tensor, "n T"], window: int | None) -> Bool[Tens
 
 
 def _row_sums(sums: EntrySums) -> RowSums:
-    intra, intra_abs, inter = sums.row
+    intra, inter, intra_abs = (x.contiguous() for x in sums.row.unbind(1))
     share = ((intra_abs - intra) / (2 * intra_abs)).clamp_min_(0)
     intra[sums.dead_row] = torch.nan
     share[sums.dead_row] = torch.nan

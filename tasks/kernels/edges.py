@@ -26,38 +26,41 @@ def strongest_keys(entry: Float32[Tensor, "H q K"], hidden: Bool[Tensor, "q n"],
     """
     if k < 1:
         raise ValueError(f"expected at least one edge a row, got {k}")
-    n_heads, n_queries, n_keys = entry.shape
+    n_keys = entry.shape[2]
     key_bits = (n_keys - 1).bit_length()
     last = (1 << key_bits) - 1
-    by_key = last - np.arange(n_keys, dtype=np.int32)  # the smaller key is the larger integer
-    barred = hidden.numpy() * _HIDDEN  # (q, n)
     strength = entry.numpy().view(np.int32)  # with its sign
+    low = np.empty((len(hidden), n_keys), np.int32)
+    low[:] = last - np.arange(n_keys, dtype=np.int32)  # the smaller key is the larger integer
+    low[:, n_keys - hidden.shape[1] :] |= hidden.numpy() * _HIDDEN  # (q, K)
     packed = strength & np.int32(_VALUE ^ last)
-    packed |= by_key
-    packed[..., n_keys - barred.shape[1] :] |= barred
+    packed |= low
     packed.sort(axis=-1)
-    leaders = packed[..., -k - 1 :].reshape(n_heads * n_queries, -1)
-    chosen = leaders[:, -k:].astype(np.int64)
-    open_rows = np.flatnonzero(_open(leaders >> key_bits))
-    if len(open_rows):
-        low = np.tile(by_key, (len(open_rows), 1))
-        low[:, n_keys - barred.shape[1] :] |= barred[open_rows % n_queries]
-        chosen[open_rows] = _exact(strength.reshape(-1, n_keys)[open_rows], low, key_bits)[:, -k:]
-    result = np.full((len(chosen), k), -1)
-    result[:, : chosen.shape[1]] = np.where(chosen < 0, -1, last - (chosen & last))[:, ::-1]
-    return torch.from_numpy(result.reshape(n_heads, n_queries, k))
+
+    leaders = packed[..., : -k - 2 : -1]  # (H, q, k + 1), descending
+    keys = np.full((*entry.shape[:2], k), -1)
+    keys[..., :n_keys] = last - (leaders[..., :k] & last)
+    if (leaders[..., -1] < 0).any() or n_keys < k:
+        keys[..., :n_keys][leaders[..., :k] < 0] = -1
+    tied = np.nonzero(_open(leaders >> key_bits))
+    if len(tied[0]):
+        keys[..., :n_keys][tied] = _exact(strength[tied], low[tied[1]], key_bits)[:, : -k - 1 : -1]
+    return torch.from_numpy(keys)
 
 
-def _open(leading: Int32[np.ndarray, "n m"]) -> Bool[np.ndarray, " n"]:
+def _open(leading: Int32[np.ndarray, "H q m"]) -> Bool[np.ndarray, "H q"]:
     """Rows in which two of the k + 1 strongest agree in the bits that were compared: their order is open."""
-    return ((leading[:, 1:] == leading[:, :-1]) & (leading[:, 1:] > 0)).any(-1)
+    tied = leading[..., 1:] == leading[..., :-1]
+    tied &= leading[..., 1:] > 0
+    return tied.any(-1)
 
 
 def _exact(
     strength: Int32[np.ndarray, "n K"], low: Int32[np.ndarray, "n K"], key_bits: int
 ) -> Int64[np.ndarray, "n K"]:
-    """Whole strengths and keys in 64 bits, ascending in each row; −1 for what is hidden."""
-    whole = ((strength & np.int32(_VALUE)).astype(np.int64) << key_bits) | low
+    """The keys of each row by whole strengths, ascending; −1 for the hidden, first."""
+    last = (1 << key_bits) - 1
+    whole = ((strength & np.int32(_VALUE)).astype(np.int64) << key_bits) | (low & last)
     whole[low < 0] = -1
     whole.sort(axis=-1)
-    return whole
+    return np.where(whole < 0, -1, last - (whole & last))
