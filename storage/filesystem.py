@@ -100,11 +100,11 @@ def _folder(where: str) -> Path:
             remedy="Object storage is not in this version: give a local folder.",
         )
     if not where.strip():
-        raise UsageError("a folder for the runs", got=f"'{where}'", remedy="Name a folder; `.` is the current one.")
+        raise UsageError("a folder", got=f"'{where}'", remedy="Name a folder; `.` is the current one.")
     folder = Path(where).expanduser().absolute()
     nearest = next(path for path in (folder, *folder.parents) if os.path.exists(path))  # noqa: PTH110 - never raises
     if not nearest.is_dir():
-        raise UsageError("a folder for the runs", got="a file", where=str(nearest), remedy="Name another folder.")
+        raise UsageError("a folder", got="a file", where=str(nearest), remedy="Name another folder.")
     return folder
 
 

@@ -17,6 +17,8 @@ from tests.flows.command import ROOT, THEODOLITE, Answer, environment
 
 Call = Callable[..., Answer]
 COMMANDS = ("run", "plan", "capture", "stage", "train", "status", "verify", "sql", "query", "models")
+ABSENT = "cuda" if sys.platform == "darwin" else "mps"
+"""A device that no machine of this kind has."""
 HEAVY = ("prefect", "torch", "transformers", "zarr", "scipy", "pandas")
 
 
@@ -112,11 +114,18 @@ def test_plan_tells_sizes_and_writes_nothing(call: Call, fixtures: Path, tmp_pat
         (["plan", "--model", ""], 2, "expected a model, got '', in --model"),
         (["plan", "--corpus", ""], 2, "expected a corpus, got '', in --corpus"),
         (["run", "--stages", ""], 2, "expected names of stages, got '', in stages"),
-        (["status", "--runs", ""], 2, "expected a folder for the runs, got ''"),
+        (["status", "--runs", ""], 2, "expected a folder, got ''. Name a folder"),
         (["plan", "--device", "tpu"], 2, "expected one of auto, cpu, cuda, mps, got 'tpu', in device"),
+        (["run", "--device", ABSENT], 2, f"expected a device of this machine, got '{ABSENT}'. There is"),
+        (["train", f"{__file__}/sub"], 2, f"expected a folder, got a file, in {__file__}. Name another folder."),
+        (["run", "--runs", f"{__file__}/sub"], 2, f"expected a folder, got a file, in {__file__}. Name another"),
         (["run", "--seed", "-1"], 2, "--seed"),
         (["run", "--set", f"contributions.edges={'9' * 20}"], 2, "expected an integer of at most 65,536, got 9999"),
-        (["plan", "--runs", f"{__file__}/sub"], 2, f"expected a folder for the runs, got a file, in {__file__}"),
+        (
+            ["plan", "--runs", f"{__file__}/sub"],
+            2,
+            f"expected a folder, got a file, in {__file__}. Name another folder.",
+        ),
         (["status", "--runs", f"{__file__}/sub/sub"], 2, f"got a file, in {__file__}"),
         (["sql", "--nonsense"], 2, "expected one SQL statement, got 0"),
         (["run", "--wndow", "3"], 2, "--wndow"),
@@ -165,9 +174,15 @@ def test_interrupted_in_duckdb(number: signal.Signals, home: Path, tmp_path: Pat
         stderr=subprocess.PIPE,
         text=True,
     )
-    time.sleep(3)
+    time.sleep(4)
     started.send_signal(number)
     out, err = started.communicate(timeout=60)
     assert (started.returncode, err.strip()) == (3, "theodolite: interrupted; the same command resumes")
     content = json.loads(out.splitlines()[-1])
     assert (content["exit"], content["error"]["kind"]) == (3, "Interrupted")
+
+
+def test_plan_says_that_it_does_not_look_for_the_device(call: Call) -> None:
+    answer = call("plan", "--max-documents", "2", "--device", ABSENT)
+    assert answer.code == 0, answer.err
+    assert f"whether this machine has {ABSENT} is seen when the run starts" in answer.out

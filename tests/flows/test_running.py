@@ -70,12 +70,12 @@ def test_run_again_and_changed(call: Call, capture_arguments: tuple[str, ...], t
     assert verified.code == 0, verified.err
     assert verified.content["verify"]["problems"] == []
     assert all(check["passed"] for check in verified.content["verify"]["checks"])
-    _one_damaged_record_stops_nothing(call, Path(content["run"]))
+    _one_damaged_record_stops_nothing(call, Path(content["run"]), standing["contributions", "done"]["key"])
 
 
-def _one_damaged_record_stops_nothing(call: Call, capture: Path) -> None:
+def _one_damaged_record_stops_nothing(call: Call, capture: Path, key: str) -> None:
     """It is told with what to do, and doing that mends it."""
-    record = next((capture / "manifest" / "stages" / "contributions").rglob("stage.json"))
+    record = capture / "manifest" / "stages" / "contributions" / key[:16] / "stage.json"
     record.write_bytes(b"")
     answer = call("verify", "--json")
     problems = answer.content["verify"]["problems"]
@@ -84,6 +84,9 @@ def _one_damaged_record_stops_nothing(call: Call, capture: Path) -> None:
     assert "delete this file and run the same command again" in problems[0]
     assert answer.content["verify"]["parts"] > 4
     assert "the checks could not be done" in problems[-1]
+    record.unlink()
+    assert call("stage", "contributions", "--set", "contributions.edges=3", "--json").content["work"][0]["reused"] == 1
+    assert call("verify", "--json").code == 0
 
 
 def _tables_hold(warehouse: Path, counted: dict[str, int]) -> None:

@@ -213,16 +213,14 @@ def test_a_folder_below_a_file_names_the_file(tmp_path: Path, create: bool) -> N
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError) as caught:
         open_runs(str(tmp_path / "file" / "sub" / "runs"), create=create)
-    assert str(caught.value) == (
-        f"expected a folder for the runs, got a file, in {tmp_path / 'file'}. Name another folder."
-    )
-    with pytest.raises(UsageError, match="a folder for the runs, got a file"):
+    assert str(caught.value) == (f"expected a folder, got a file, in {tmp_path / 'file'}. Name another folder.")
+    with pytest.raises(UsageError, match="expected a folder, got a file"):
         free_bytes_at(str(tmp_path / "file" / "sub"))
 
 
 @pytest.mark.parametrize("create", [True, False])
 def test_no_name_is_no_folder(create: bool) -> None:
-    with pytest.raises(UsageError, match="a folder for the runs, got ''"):
+    with pytest.raises(UsageError, match="expected a folder, got ''"):
         open_runs("", create=create)
 
 
