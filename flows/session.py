@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from flows import engine
 from flows.captures import pick_capture
+from flows.config import RunSettings
 from flows.console import output
 from flows.outcome import Outcome
 from flows.progress import display_for, shown_by
@@ -30,6 +31,11 @@ _CAPTURE_OPTIONS = (
 def capture_options(given: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a capture among a command's, as the configuration names them."""
     return {name: given[name] or None if name == "corpus" else given[name] for name in _CAPTURE_OPTIONS}
+
+
+def runs_folder(given: str | None) -> str:
+    """The folder of runs: the one given, else `runs`."""
+    return RunSettings().runs if given is None else given
 
 
 def in_prefect(flow: Callable[[], Result], first: Callable[[], Sequence[str]]) -> Result:
@@ -66,8 +72,8 @@ def add_place(runs: str, capture: str) -> None:
         run=fs.absolute(capture),
         capture=capture,
         warehouse=fs.absolute(WAREHOUSE) if fs.exists(WAREHOUSE) else None,
-        tables=table_counts(fs, tables()),
     )
+    output().add(tables=table_counts(fs, tables()))
 
 
 def tell_work(outcome: Outcome) -> None:

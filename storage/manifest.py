@@ -243,6 +243,8 @@ def _as_json(file: FileRecord) -> dict[str, Any]:
 
 
 def _foreign(expected: str, got: str, where: str) -> ForeignStore:
-    return ForeignStore(
-        expected, got=got, where=where, remedy="Delete it if it is damaged, or use a folder of Theodolite's own."
+    remedy = (
+        "If another program wrote it, use another folder of runs; "
+        "if it is damaged, delete this file and run the same command again."
     )
+    return ForeignStore(expected, got=got, where=where, remedy=remedy)

@@ -9,6 +9,7 @@ from typing import Any
 
 from storage.errors import UsageError
 from storage.keys import digest, slug
+from tasks.models.loading import DEVICES
 from tasks.models.sources import ModelSource, model_digest, tokenizer_digest
 from tasks.registry import Stage
 
@@ -42,14 +43,17 @@ class CaptureSettings:
     device: str = "auto"
 
     def __post_init__(self) -> None:
-        for name, choices in (("dtype", DTYPES), ("store_dtype", DTYPES), ("padding", ("right", "left"))):
+        choices_of = {"dtype": DTYPES, "store_dtype": DTYPES, "padding": ("right", "left"), "device": DEVICES}
+        for name, choices in choices_of.items():
             if getattr(self, name) not in choices:
                 raise UsageError(f"one of {', '.join(choices)}", got=repr(getattr(self, name)), where=name)
         if self.attention != "stored":
             raise UsageError(
                 "attention = stored", got=repr(self.attention), remedy="Other ways to keep attention are not built yet."
             )
-        for name in ("query_block", "batch_tokens", "shard_tokens", "max_documents"):
+        if self.window is not None and self.window < 2:
+            raise UsageError("a window of at least 2 tokens", got=str(self.window), where="window")
+        for name in ("stride", "query_block", "batch_tokens", "shard_tokens", "max_documents"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError("a number of at least 1", got=str(value), where=name)

@@ -72,7 +72,7 @@ def _describe(settings: CaptureSettings) -> _Described:
     source = resolve(settings.model)
     config = read_config(source)
     family_of(config, where=settings.model)
-    shape = ConfigShape.of(config, settings.model)
+    shape = ConfigShape.of(config, str(source.config_file))
     window = settings.window or min(shape.positions or _DEFAULT_WINDOW, _DEFAULT_WINDOW)
     if shape.positions and window > shape.positions:
         raise UsageError(

@@ -35,7 +35,7 @@ def train(
     layers: Annotated[int, typer.Option("--layers")] = 6,
     heads: Annotated[int, typer.Option("--heads", help="Heads in a layer.")] = 8,
     width: Annotated[int, typer.Option("--width", help="Width of the model.")] = 128,
-    seed: Annotated[int, typer.Option("--seed", help="Of the first weights and of the windows drawn.")] = 1337,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the first weights and of the windows drawn.")] = 1337,
     checkpoint_every: Annotated[int, typer.Option("--checkpoint-every", help="Steps between checkpoints.")] = 100,
     as_json: o.Json = False,
     verbose: o.Verbose = False,

@@ -13,8 +13,9 @@ from flows.captures import pick_capture
 from flows.config import Config
 from flows.configuring import chosen_stages, configure, stage_changes
 from flows.console import answering, output
-from flows.session import WITH_MODEL, WITHOUT_MODEL, capture_options, run_flow, tell_work
+from flows.session import WITH_MODEL, WITHOUT_MODEL, capture_options, run_flow, runs_folder, tell_work
 from storage.errors import UnknownName
+from tasks.models.loading import pick_device
 from tasks.parameters import stage_parameters
 from tasks.prepared import Prepared
 from tasks.registry import stage as declared
@@ -112,6 +113,8 @@ def _prepare(chosen: Config) -> Sequence[str]:
     """What the flow does first, done before it: a mistake in the model, the text or a setting is told at once."""
     from tasks.planning import prepare_capture
 
+    if chosen.capture.device not in ("auto", "cpu"):
+        pick_device(chosen.capture.device)  # it loads torch, which is needed anyway
     capture = prepare_capture(chosen.capture.settings(), chosen.run.runs)
     return WITH_MODEL if Prepared.open(chosen.run.runs, capture).shards_left() else WITHOUT_MODEL
 
@@ -133,7 +136,7 @@ def stage(
     for other in changes:
         raise UnknownName.among("stage to set here", other, (name,), where="--set")
 
-    where = runs or "runs"
+    where = runs_folder(runs)
 
     def first() -> Sequence[str]:
         pick_capture(where, capture)

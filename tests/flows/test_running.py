@@ -70,6 +70,23 @@ def test_run_again_and_changed(call: Call, capture_arguments: tuple[str, ...], t
     assert verified.code == 0, verified.err
     assert verified.content["verify"]["problems"] == []
     assert all(check["passed"] for check in verified.content["verify"]["checks"])
+    _one_damaged_record_stops_nothing(call, Path(content["run"]), standing["contributions", "done"]["key"])
+
+
+def _one_damaged_record_stops_nothing(call: Call, capture: Path, key: str) -> None:
+    """It is told with what to do, and doing that mends it."""
+    record = capture / "manifest" / "stages" / "contributions" / key[:16] / "stage.json"
+    record.write_bytes(b"")
+    answer = call("verify", "--json")
+    problems = answer.content["verify"]["problems"]
+    assert (answer.code, "Traceback" in answer.err) == (1, False), answer.err
+    assert record.relative_to(capture.parent).as_posix() in problems[0]
+    assert "delete this file and run the same command again" in problems[0]
+    assert answer.content["verify"]["parts"] > 4
+    assert "the checks could not be done" in problems[-1]
+    record.unlink()
+    assert call("stage", "contributions", "--set", "contributions.edges=3", "--json").content["work"][0]["reused"] == 1
+    assert call("verify", "--json").code == 0
 
 
 def _tables_hold(warehouse: Path, counted: dict[str, int]) -> None:
@@ -154,11 +171,14 @@ def _running(arguments: tuple[str, ...], home: Path, cwd: Path) -> Iterator[subp
                 stream.close()
 
 
-def test_interrupted_and_resumed(call: Call, home: Path, capture_arguments: tuple[str, ...], tmp_path: Path) -> None:
-    """Ctrl-C: one clear line, exit code 3, what is done is kept; the same command does the rest."""
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_and_resumed(
+    number: signal.Signals, call: Call, home: Path, capture_arguments: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Ctrl-C, and SIGTERM: one clear line, exit code 3, what is done is kept; the same command does the rest."""
     arguments = ("capture", *capture_arguments, "--max-documents", "400", "--window", "128", "--json")
     with _running(arguments, home, tmp_path) as started:
-        started.send_signal(signal.SIGINT)
+        started.send_signal(number)
         out, err = started.communicate(timeout=60)
     assert (started.returncode, "interrupted; the same command resumes" in err) == (3, True), err
     assert "Traceback" not in err
