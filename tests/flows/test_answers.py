@@ -99,7 +99,11 @@ def test_plan_tells_sizes_and_writes_nothing(call: Call, fixtures: Path, tmp_pat
         (["run", "--dtype", "float8"], 2, "expected one of float32, float16, bfloat16, got 'float8'"),
         (["run", "absent.toml"], 2, "got no such file, in absent.toml"),
         (["stage", "contribution"], 2, "Did you mean 'contributions'?"),
-        (["stage", "contributions", "--set", "other.edges=3"], 2, "expected parameters of contributions, got"),
+        (
+            ["stage", "contributions", "--set", "other.edges=3"],
+            2,
+            "expected the name of a stage to set here, got 'other'",
+        ),
         (["query", "convexty", "--runs", "."], 2, "got 'convexty'. Did you mean 'convexity'?"),
         (["query", "convexity", "layer", "--runs", "."], 2, "expected parameter=value, got 'layer'"),
         (["sql", "select * from token_score", "--runs", "."], 2, "token_scores"),
