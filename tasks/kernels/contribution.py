@@ -129,8 +129,9 @@ def _edges(sums: EntrySums) -> Edges:
     """The factors of the strongest entries: cw = α · (‖ṽ‖/‖o‖) · cos."""
     o, keys = sums.outputs, sums.edge_key  # (H, T, k)
     absent, at = keys < 0, keys.clamp_min(0)
-    sums.edge[:, absent] = torch.nan
-    alpha, intra, inter = sums.edge
+    alpha, intra, inter = (x.contiguous() for x in sums.edge.unbind(1))
+    for values in (alpha, intra, inter):
+        values[absent] = torch.nan
     length = o.value_norm.gather(1, at.flatten(1)).view_as(alpha)
     relative = length * reciprocal(o.norm)[..., None]
     relative[absent] = torch.nan

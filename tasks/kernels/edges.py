@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float32, Int, Int32, Int64
+from jaxtyping import Bool, Float32, Int32, Int64
 from torch import Tensor
 
 _VALUE = 0x7FFFFFFF
@@ -18,7 +18,7 @@ _HIDDEN = np.int32(-(2**31))
 """The sign bit: puts an integer below all that may be chosen."""
 
 
-def strongest_keys(entry: Float32[Tensor, "H q K"], hidden: Bool[Tensor, "q n"], k: int) -> Int[Tensor, "H q k"]:
+def strongest_keys(entry: Float32[Tensor, "H q K"], hidden: Bool[np.ndarray, "q n"], k: int) -> Int64[Tensor, "H q k"]:
     """The k keys of largest |entry| in each row, strongest first; ties go to the smaller key.
 
     `hidden` says which of the last n keys may not be chosen; all keys before them may. −1 where a row has fewer than k
@@ -26,25 +26,27 @@ def strongest_keys(entry: Float32[Tensor, "H q K"], hidden: Bool[Tensor, "q n"],
     """
     if k < 1:
         raise ValueError(f"expected at least one edge a row, got {k}")
-    n_keys = entry.shape[2]
+    n_heads, n_queries, n_keys = entry.shape
     key_bits = (n_keys - 1).bit_length()
     last = (1 << key_bits) - 1
+    low = last - np.arange(n_keys, dtype=np.int32)  # the smaller key is the larger integer
+    barred = hidden * _HIDDEN  # (q, n)
     strength = entry.numpy().view(np.int32)  # with its sign
-    low = np.empty((len(hidden), n_keys), np.int32)
-    low[:] = last - np.arange(n_keys, dtype=np.int32)  # the smaller key is the larger integer
-    low[:, n_keys - hidden.shape[1] :] |= hidden.numpy() * _HIDDEN  # (q, K)
     packed = strength & np.int32(_VALUE ^ last)
     packed |= low
+    packed[..., n_keys - barred.shape[1] :] |= barred
     packed.sort(axis=-1)
 
     leaders = packed[..., : -k - 2 : -1]  # (H, q, k + 1), descending
-    keys = np.full((*entry.shape[:2], k), -1)
+    keys = np.full((n_heads, n_queries, k), -1)
     keys[..., :n_keys] = last - (leaders[..., :k] & last)
-    if (leaders[..., -1] < 0).any() or n_keys < k:
+    if n_keys <= k or leaders.min() < 0:
         keys[..., :n_keys][leaders[..., :k] < 0] = -1
     tied = np.nonzero(_open(leaders >> key_bits))
     if len(tied[0]):
-        keys[..., :n_keys][tied] = _exact(strength[tied], low[tied[1]], key_bits)[:, : -k - 1 : -1]
+        codes = np.tile(low, (len(tied[0]), 1))
+        codes[:, n_keys - barred.shape[1] :] |= barred[tied[1]]
+        keys[..., :n_keys][tied] = _exact(strength[tied], codes, key_bits)[:, : -k - 1 : -1]
     return torch.from_numpy(keys)
 
 
@@ -56,11 +58,11 @@ def _open(leading: Int32[np.ndarray, "H q m"]) -> Bool[np.ndarray, "H q"]:
 
 
 def _exact(
-    strength: Int32[np.ndarray, "n K"], low: Int32[np.ndarray, "n K"], key_bits: int
+    strength: Int32[np.ndarray, "n K"], codes: Int32[np.ndarray, "n K"], key_bits: int
 ) -> Int64[np.ndarray, "n K"]:
     """The keys of each row by whole strengths, ascending; −1 for the hidden, first."""
     last = (1 << key_bits) - 1
-    whole = ((strength & np.int32(_VALUE)).astype(np.int64) << key_bits) | (low & last)
-    whole[low < 0] = -1
+    whole = ((strength & np.int32(_VALUE)).astype(np.int64) << key_bits) | (codes & last)
+    whole[codes < 0] = -1
     whole.sort(axis=-1)
     return np.where(whole < 0, -1, last - (whole & last))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -36,7 +37,8 @@ class EntrySums:
         self.row = attention.new_empty(n_heads, 3, n_tokens)
         self.n_edges = n_edges
         self.edge_key = torch.empty(n_heads, n_tokens, n_edges, dtype=torch.int64)  # −1 where a row has fewer
-        self.edge = attention.new_empty(3, n_heads, n_tokens, n_edges)  # α, cw_intra, cw_inter
+        self.edge = attention.new_empty(n_heads, 3, n_tokens, n_edges)  # α, cw_intra, cw_inter
+        self._above = np.triu(np.ones((query_block, query_block), bool), 1)
         self._scores = ScoreBlocks(outputs, query_block)
         self._query_weight = torch.stack((torch.ones_like(outputs.norm), reciprocal(outputs.norm)), 1)  # (H, 2, T)
         self._query_weight[:, :, -1] = 0
@@ -56,8 +58,8 @@ class EntrySums:
         if self.any_dead:
             chosen[self.dead_row[:, rows]] = -1
         at = chosen.clamp_min(0)
-        for place, values in enumerate((alpha, entry[:, 0], entry[:, 1])):
-            self.edge[place, :, rows] = values.gather(2, at)
+        self.edge[:, 0, rows] = alpha.gather(2, at)
+        self.edge[:, 1:, rows] = entry.gather(3, at[:, None].expand(-1, 2, -1, -1))
         self.edge_key[:, rows] = chosen + block.first_key * (chosen >= 0) if block.first_key else chosen
 
         entry.abs_()
@@ -65,7 +67,9 @@ class EntrySums:
         self.row[:, 2, rows] = entry[:, 0].sum(-1)
         self.column[:, :, keys] += column
 
-    def _hidden(self, block: QueryBlock) -> Bool[Tensor, "q n"]:
+    def _hidden(self, block: QueryBlock) -> Bool[np.ndarray, "q n"]:
         """Which of the last n keys of the block a query does not see; without a window those are the block's own."""
-        own = block.start if self.window is None else block.first_key
-        return ~visible_block(QueryBlock(block.start, block.stop, own), self.window)
+        if self.window is None:
+            q = block.stop - block.start
+            return self._above[:q, :q]
+        return ~visible_block(block, self.window).numpy()
