@@ -11,7 +11,7 @@ demo: $(VENV)/.runtime          ## Install, then run the main job on the embedde
 	@echo; echo "To call it by name: source $(VENV)/bin/activate"
 
 test: $(VENV)/.dev              ## Install what the tests need, then run all of them.
-	$(VENV)/bin/python -m pytest
+	$(VENV)/bin/python -m pytest -n auto --dist loadfile
 
 lint: $(VENV)/.dev              ## Ruff and mypy.
 	$(VENV)/bin/ruff check .
