@@ -94,6 +94,7 @@ def whole(runs: str, capture: str) -> dict[str, float]:
 
 
 def main(text: str, rounds: int = 3) -> None:
+    rounds = int(os.environ.get("BENCHMARK_ROUNDS", rounds))
     os.environ["BENCHMARK_TEXT"] = str(Path(text).resolve())
     with tempfile.TemporaryDirectory(dir=os.environ.get("BENCHMARK_FOLDER")) as runs:
         capture = prepare(os.environ["BENCHMARK_TEXT"], runs)
