@@ -127,7 +127,6 @@ def test_plan_tells_sizes_and_writes_nothing(call: Call, fixtures: Path, tmp_pat
             f"expected a folder, got a file, in {__file__}. Name another folder.",
         ),
         (["status", "--runs", f"{__file__}/sub/sub"], 2, f"got a file, in {__file__}"),
-        (["sql", "--nonsense"], 2, "expected one SQL statement, got 0"),
         (["run", "--wndow", "3"], 2, "--wndow"),
         (["run", "--window", "wide"], 2, "--window"),
         (["capture", "--model", "sample"], 2, "--corpus"),
