@@ -48,9 +48,7 @@ def test_plan_loads_neither_torch_nor_prefect(settings: CaptureSettings, tmp_pat
         f"plan_capture(CaptureSettings('sample', ({settings.corpus[0]!r},), window=32), {str(tmp_path)!r});"
         "print([m for m in ('torch', 'transformers', 'prefect') if m in sys.modules])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, env=dict(os.environ)
-    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
     assert done.stdout.strip() == "[]", done.stderr
 
 
