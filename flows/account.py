@@ -17,16 +17,19 @@ from storage.warehouse import CheckResult, connect, query, run_sql
 from tasks.registry import tables
 
 _GROUPS = {"sink": "the first token", "self": "the token itself", "tail": "the tokens between"}
+_ENOUGH = 1000
+"""Entries below which shares of variance are noise, and can leave 0 to 1 by far."""
+_WEAK_SINK = 0.1
 _SUMS = ("contribution_rows_sum_intra", "contribution_rows_sum_inter")
 _FACTORS = {"share_alpha": "attention", "share_norm": "norm", "share_cosine": "direction"}
 
 
-def tell_account(runs: str, outcome: Outcome) -> None:
-    """Say what the tables of this run show, in the words of the paper they come from."""
+def tell_account(runs: str, outcome: Outcome, cap: int | None = None) -> None:
+    """Say what the tables of this run show, in the words of the paper; `cap` is the most documents it would take."""
     out, done = output(), {work.name for work in outcome.work}
     connection = connect(open_runs(runs), tables())
     try:
-        lines = list(_capture_lines(connection, outcome.capture))
+        lines = list(_capture_lines(connection, outcome.capture, cap))
         if "contributions" in done:
             lines += _contribution_lines(connection, outcome.capture)
         lines += _check_lines(outcome.checks)
@@ -39,14 +42,22 @@ def tell_account(runs: str, outcome: Outcome) -> None:
     out.add(found=plain(lines))
 
 
-def _capture_lines(connection: DuckDBPyConnection, capture: str) -> Iterator[str]:
+def _capture_lines(connection: DuckDBPyConnection, capture: str, cap: int | None) -> Iterator[str]:
     row = query(connection, "capture_cost", {"capture": capture}).to_pylist()[0]
     loss = _loss(connection, capture)
     yield (
         f"{row['model']} predicts the text with {loss:.3f} nats per token "
-        f"({row['n_docs']:,} documents, {row['n_tokens']:,} tokens)."
+        f"({row['n_docs']:,} documents{capped(row['n_docs'], cap)}, {row['n_tokens']:,} tokens)."
     )
-    yield f"Captured at {row['tokens_per_second']:,.0f} tokens/s, {row['bytes'] / 1e6:,.0f} MB."
+    yield (
+        f"The shards took {row['seconds']:.1f} s to capture ({row['tokens_per_second']:,.0f} tokens/s, loading aside) "
+        f"and {row['bytes'] / 1e6:,.0f} MB."
+    )
+
+
+def capped(n_docs: int, cap: int | None) -> str:
+    """What to add where the text may hold more documents than were taken."""
+    return " at most; --max-documents 0 takes all" if n_docs == cap else ""
 
 
 def _loss(connection: DuckDBPyConnection, capture: str) -> float:
@@ -59,19 +70,21 @@ def _contribution_lines(connection: DuckDBPyConnection, capture: str) -> Iterato
     sinks = [r for r in query(connection, "sink_suppression", asked).to_pylist() if _defined(r, "sink_rate_mean")]
     if sinks:
         yield _strongest(sinks)
-        shortened = sum(bool(r["as_published"]) for r in sinks)
+        opposed = sum(r["cosine_sink_tail_mean"] < 0 for r in sinks)
+        inside = sum(0 < r["a_star_median"] < 1 for r in sinks if _defined(r, "a_star_median"))
         yield (
-            f"In {shortened} of {len(sinks)} heads attending to the first token shortens what the head writes "
-            "(published: it does)."
+            f"The first token's value points against the rest in {opposed} of {len(sinks)} heads (published: it does); "
+            f"the output is shortest at a sink rate between 0 and 1 in {inside} (published: it is)."
         )
     fits = [r for r in query(connection, "convexity", asked).to_pylist() if _defined(r, "curvature")]
     if fits:
         convex = sum(bool(r["convex"]) for r in fits)
         yield (
-            f"The output norm is surely convex in the sink rate in {convex} of {len(fits)} heads (published: convex)."
+            f"The output norm is convex in the sink rate, its 95 % interval above 0, in {convex} of {len(fits)} heads "
+            "(published: convex)."
         )
     for row in query(connection, "factor_shares", asked).to_pylist():
-        if all(_defined(row, name) for name in _FACTORS):
+        if row["n_entries"] >= _ENOUGH and all(_defined(row, name) for name in _FACTORS):
             shares = ", ".join(f"{word} {row[name]:.0%}" for name, word in _FACTORS.items())
             yield f"The weight of {_GROUPS[row['token_group']]} is decided by {shares}."
 
@@ -91,7 +104,8 @@ def _strongest(sinks: list[dict[str, Any]]) -> str:
     top = sorted(sinks, key=lambda r: -r["sink_rate_mean"])[:3]
     heads = ", ".join(f"layer {r['layer']} head {r['head']} ({r['sink_rate_mean']:.0%})" for r in top)
     mean = fmean(r["sink_rate_mean"] for r in sinks)
-    return f"Attention on the first token: {mean:.0%} on average, most in {heads}."
+    weak = "" if mean >= _WEAK_SINK else " This is hardly a sink: what follows about it says little."
+    return f"Attention on the first token: {mean:.0%} on average, most in {heads}.{weak}"
 
 
 def tell_place(runs: str, capture: str) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from flows.outcome import last_run
-from storage.errors import MissingPart, UnknownName
+from storage.errors import ForeignStore, MissingPart, UnknownName
 from storage.filesystem import Filesystem, open_runs
 from storage.layout import Layout
 from storage.manifest import Manifest, list_captures
@@ -41,20 +42,19 @@ def pick_capture(runs: str, capture: str | None) -> str:
         raise MissingPart(
             "a capture", got="none", where=fs.where, remedy="Run `theodolite run` or `theodolite capture` first."
         )
-    return capture or max(known, key=lambda name: _asked(fs, name))
+    if capture is not None or len(known) == 1:
+        return capture or known[0]
+    return max(known, key=lambda name: _asked(fs, name))
 
 
 def _asked(fs: Filesystem, capture: str) -> tuple[str, str]:
-    manifest = Manifest(fs, Layout(capture))
-    asked = [run["requested_at"] for run in manifest.stage_runs() if run["stage"] == CAPTURE]
-    return max(asked, default=manifest.read_capture()["created_at"]), capture
-
-
-def count_parts(runs: str, capture: str) -> int:
-    """How many parts `verify` reads again: the shards of the capture, and every part of every stage."""
-    prepared = Prepared.open(runs, capture)
-    records = prepared.fs.list(prepared.layout.stage_records_root)
-    return prepared.n_shards + sum(not path.endswith("/stage.json") for path in records)
+    """When the capture was asked for last, and its name. A damaged record is for `verify` to tell: it counts as old."""
+    manifest, asked = Manifest(fs, Layout(capture)), ""
+    with suppress(ForeignStore, MissingPart, KeyError):
+        record = manifest.read_capture()
+        asked = str(record.get("created_at", ""))
+        asked = manifest.read_stage(CAPTURE, record["key"])["requested_at"]
+    return asked, capture
 
 
 def standings(runs: str, captures: list[str]) -> list[Standing]:

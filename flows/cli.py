@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated
@@ -20,6 +21,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+_TAKES_A_COMMENT = {"ignore_unknown_options": True}
+"""SQL may begin with `-- a comment`, which would be parsed as an option."""
 for _name, _command in (
     ("run", working.run),
     ("plan", asking.plan),
@@ -32,7 +35,7 @@ for _name, _command in (
     ("query", asking.query_),
     ("models", asking.models),
 ):
-    app.command(_name)(_command)
+    app.command(_name, context_settings=_TAKES_A_COMMENT if _name == "sql" else None)(_command)
 
 
 def _version(asked: bool) -> None:
@@ -54,7 +57,8 @@ def theodolite(
 
 
 def main() -> None:
-    """The command line: parse, call, and leave with the command's exit code."""
+    """The command line: parse, call, and leave with the command's exit code. SIGTERM ends it as Ctrl-C does."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         code = app(standalone_mode=False)
     except Exception as error:  # the commands tell their own errors: what arrives here is a line that did not parse

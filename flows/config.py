@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, field_validator
 
+from storage.errors import UsageError
 from tasks.identity import CaptureSettings
 
 
@@ -19,17 +20,19 @@ class CaptureConfig(BaseModel):
         ("python-topics",), min_length=1, description="Files, folders or globs; python-topics is the text in Python"
     )
     field: str | None = Field(None, description="The field of a JSONL or Parquet corpus that holds the text")
-    window: int | None = Field(None, description="Tokens per document, its BOS included; the model's positions, to 512")
-    stride: int | None = Field(None, description="Tokens from one window's start to the next; a window")
-    max_documents: int | None = Field(None, description="At most so many documents")
+    window: StrictInt | None = Field(
+        None, description="Tokens per document, its BOS included; the model's positions, to 512"
+    )
+    stride: StrictInt | None = Field(None, description="Tokens from one window's start to the next; a window")
+    max_documents: StrictInt | None = Field(None, description="At most so many documents")
     bos: str = Field("auto", description="auto, always or never")
     dtype: str = Field("float32", description="What the model computes in: float32, float16 or bfloat16")
     store_dtype: str = Field("float32", description="What the store keeps: float32, float16 or bfloat16")
     attention: str = Field("stored", description="How attention is kept: stored")
     padding: str = Field("right", description="right or left; changes no number")
-    query_block: int = Field(256, description="Queries whose attention is held at once")
-    batch_tokens: int = Field(1024, description="Tokens of one forward pass")
-    shard_tokens: int = Field(2048, description="Tokens of one shard, the unit of work")
+    query_block: StrictInt = Field(128, description="Queries whose attention is held at once")
+    batch_tokens: StrictInt = Field(1024, description="Tokens of one forward pass")
+    shard_tokens: StrictInt = Field(2048, description="Tokens of one shard, the unit of work")
     device: str = Field("auto", description="auto, cpu, cuda or mps")
 
     @field_validator("corpus", mode="before")
@@ -49,13 +52,25 @@ class RunSettings(BaseModel):
 
     runs: str = Field("runs", description="The folder of runs")
     stages: tuple[str, ...] | None = Field(None, description="The stages to do, in order; all by default")
-    seed: int = Field(0, description="The seed of everything that is drawn")
-    workers: int | None = Field(None, ge=1, description="Shards of a stage worked on at once; the cores by default")
+    seed: StrictInt = Field(0, ge=0, description="The seed of everything that is drawn; 0 or more")
+    workers: Annotated[StrictInt, Field(ge=1)] | None = Field(
+        None, description="Shards of a stage worked on at once; the cores by default"
+    )
 
     @field_validator("stages", mode="before")
     @classmethod
     def _listed(cls, value: Any) -> Any:
-        return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+        if not isinstance(value, str):
+            return value
+        names = tuple(part.strip() for part in value.split(",") if part.strip())
+        if not names:
+            raise UsageError(
+                "names of stages",
+                got=f"'{value}'",
+                where="stages",
+                remedy="Leave it out for all; `theodolite capture` does none.",
+            )
+        return names
 
 
 class Config(BaseModel):

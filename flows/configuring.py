@@ -28,13 +28,15 @@ def configure(source: str | None, options: Mapping[str, Mapping[str, Any]], chan
     does not fit.
     """
     where, content = _read(source)
-    merged: dict[str, Any] = {name: dict(section) for name, section in content.items() if isinstance(section, Mapping)}
-    merged |= {name: value for name, value in content.items() if name not in merged}
+    merged: dict[str, Any] = {name: _section(name, value, where) for name, value in content.items()}
+    for name, values in merged.get("stages", {}).items():
+        merged["stages"][name] = _section(f"stages.{name}", values, where)
     for section, values in options.items():
         merged[section] = {**merged.get(section, {}), **{k: v for k, v in values.items() if v is not None}}
     if source is None:
         _forget_the_sample(merged["capture"], options["capture"])
-    if merged.get("capture", {}).get("max_documents") == 0:
+    cap = merged.get("capture", {}).get("max_documents")
+    if cap == 0 and type(cap) is int:
         del merged["capture"]["max_documents"]
     for name, values in stage_changes(changes).items():
         merged.setdefault("stages", {})
@@ -42,6 +44,14 @@ def configure(source: str | None, options: Mapping[str, Mapping[str, Any]], chan
     config = _validated(merged, where)
     check_stages(config, where)
     return config
+
+
+def _section(name: str, value: Any, where: str) -> dict[str, Any]:
+    if isinstance(value, Mapping):
+        return dict(value)
+    if "." not in name and name not in Config.model_fields:
+        raise UnknownName.among("section", name, Config.model_fields, where=where)
+    raise UsageError(f"a section [{name}] with settings", got=f"{name} = {value!r}", where=where)
 
 
 def _forget_the_sample(capture: dict[str, Any], given: Mapping[str, Any]) -> None:
@@ -119,13 +129,16 @@ def _validated(content: Mapping[str, Any], where: str) -> Config:
 def _readable(error: ValidationError, where: str) -> UsageError:
     """The first thing that does not fit, as a message that names the setting."""
     first = error.errors()[0]
+    if isinstance(own := first.get("ctx", {}).get("error"), UsageError):
+        return own
     *outer, name = [str(part) for part in first["loc"]]
     section = ".".join(outer)
     if first["type"] == "extra_forbidden":
         known = _known(outer)
         kind = "setting" if section else "section"
         return UnknownName.among(kind, name, known, where=f"{where} [{section}]" if section else where)
-    return UsageError(first["msg"].lower(), got=repr(first["input"]), where=f"{where}: {'.'.join([*outer, name])}")
+    expected = first["msg"].removeprefix("Input should be ").lower()
+    return UsageError(expected, got=repr(first["input"]), where=f"{where}: {'.'.join([*outer, name])}")
 
 
 def _known(path: Sequence[str]) -> list[str]:

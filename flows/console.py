@@ -160,4 +160,5 @@ def _cell(value: Any) -> str:
         return f"{value:.4g}"
     if isinstance(value, int):
         return f"{value:,}"
-    return str(value)
+    text = str(value)
+    return text if text.isprintable() and text.strip() == text != "" else repr(text)

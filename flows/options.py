@@ -46,7 +46,7 @@ Set = Annotated[
     list[str] | None,
     _place("--set", metavar="STAGE.PARAMETER=VALUE", text="A stage's parameter. Repeatable."),
 ]
-Seed = Annotated[int | None, _place("--seed", text="The seed of everything that is drawn; 0.")]
+Seed = Annotated[int | None, _place("--seed", min=0, text="The seed of everything that is drawn; 0.")]
 Workers = Annotated[
     int | None, _place("--workers", min=1, text="Shards of a stage worked on at once, at most the cores; the cores.")
 ]

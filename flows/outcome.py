@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from storage.errors import MissingPart
 from storage.filesystem import open_runs
 from storage.layout import Layout
 from storage.warehouse import CheckResult, save_catalog
@@ -46,6 +47,13 @@ def remember(runs: str, capture: str, work: Work) -> None:
 
 
 def last_run(runs: str, capture: str, name: str) -> dict[str, Any] | None:
-    """What the last run of the capture, or of this stage of it, did and reused; None before the first ended."""
+    """What the last run of the capture, or of this stage of it, did and reused; None before the first ended.
+
+    It is a note beside the manifest: one that cannot be read tells nothing, and the next run writes it anew.
+    """
     fs, path = open_runs(runs), Layout(capture).last_run(name)
-    return json.loads(fs.read_bytes(path)) if fs.exists(path) else None
+    try:
+        record = json.loads(fs.read_bytes(path))
+    except (MissingPart, ValueError):
+        return None
+    return record if isinstance(record, dict) and {"shards", "reused"} <= set(record) else None

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from flows import engine
 from flows.captures import pick_capture
+from flows.config import RunSettings
 from flows.console import output
 from flows.outcome import Outcome
 from flows.progress import display_for, shown_by
@@ -18,7 +19,7 @@ from storage.warehouse import table_counts
 from tasks.registry import tables
 
 WITH_MODEL, WITHOUT_MODEL = ("torch", "transformers.modeling_utils"), ("torch",)
-"""What a flow will import, and takes seconds: done while Prefect's API starts."""
+"""What a flow will import, which takes seconds: done while Prefect's API starts."""
 
 Result = TypeVar("Result")
 _CAPTURE_OPTIONS = (
@@ -32,26 +33,30 @@ def capture_options(given: Mapping[str, Any]) -> dict[str, Any]:
     return {name: given[name] or None if name == "corpus" else given[name] for name in _CAPTURE_OPTIONS}
 
 
-def in_prefect(flow: Callable[[], Result], loads: Sequence[str], first: Callable[[], object]) -> Result:
+def runs_folder(given: str | None) -> str:
+    """The folder of runs: the one given, else `runs`."""
+    return RunSettings().runs if given is None else given
+
+
+def in_prefect(flow: Callable[[], Result], first: Callable[[], Sequence[str]]) -> Result:
     """Call something that runs a flow, with Prefect's API beside it and progress on standard error.
 
-    `first` is called while the API starts: what it refuses is refused at once.
+    `first` is called while the API starts: what it refuses is refused at once. It returns the modules to load then.
     """
     out = output()
     engine.set_environment(verbose=out.verbose)
     engine.start()
     with out.waiting("starting Prefect and torch"):
-        first()
-        engine.load_meanwhile(*loads)
+        engine.load_meanwhile(*first())
         engine.connect()
     with engine.orchestration(), shown_by(display_for(out.errors)):
         return flow()
 
 
-def run_flow(flow: Callable[[], Outcome], runs: str, loads: Sequence[str], first: Callable[[], object]) -> Outcome:
+def run_flow(flow: Callable[[], Outcome], runs: str, first: Callable[[], Sequence[str]]) -> Outcome:
     """Run a flow over a folder of runs, and note where its results lie: also those of a run that did not finish."""
     try:
-        outcome = in_prefect(flow, loads, first)
+        outcome = in_prefect(flow, first)
     except (IncompleteRun, KeyboardInterrupt):
         with suppress(MissingPart):  # interrupted before there was a capture
             add_place(runs, pick_capture(runs, None))
@@ -67,8 +72,8 @@ def add_place(runs: str, capture: str) -> None:
         run=fs.absolute(capture),
         capture=capture,
         warehouse=fs.absolute(WAREHOUSE) if fs.exists(WAREHOUSE) else None,
-        tables=table_counts(fs, tables()),
     )
+    output().add(tables=table_counts(fs, tables()))
 
 
 def tell_work(outcome: Outcome) -> None:

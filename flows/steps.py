@@ -129,7 +129,7 @@ def run_shards(step: Task[Any, Any], shards: Sequence[int], workers: int, **argu
             blocks = in_blocks(shards)
             futures = [runner.submit(step, {**arguments, "shards": block}) for block in blocks]
             results = [future.result(raise_on_failure=False) for future in futures]
-        except KeyboardInterrupt:
+        except BaseException:  # Ctrl-C, or SIGTERM, for which Prefect has an exception of its own
             _stop.set()  # and the runner, on leaving, waits for what is under way
             raise
     failures: dict[int, Exception] = {}

@@ -20,14 +20,17 @@ def write_arrays(fs: Filesystem, path: str, arrays: Mapping[str, np.ndarray]) ->
     return FileRecord.of(data)
 
 
-def read_arrays(fs: Filesystem, path: str) -> dict[str, np.ndarray]:
-    """The arrays of a file. Raises MissingPart, or DamagedPart if it is cut short or something else."""
-    from safetensors import SafetensorError
+def read_arrays(fs: Filesystem, path: str, record: FileRecord) -> dict[str, np.ndarray]:
+    """The arrays of a file that has this record. Raises MissingPart, or DamagedPart if its bytes are others."""
     from safetensors.numpy import load
 
-    try:
-        return load(fs.read_bytes(path))
-    except SafetensorError as error:
+    data = fs.read_bytes(path)
+    found = FileRecord.of(data)
+    if found != record:
         raise DamagedPart(
-            "whole arrays", got=str(error), where=fs.absolute(path), remedy="Run the stage again to replace it."
-        ) from error
+            f"{record.size} bytes of checksum {record.crc32c}",
+            got=f"{found.size} of checksum {found.crc32c}",
+            where=fs.absolute(path),
+            remedy="Delete this file and run the same stage again: it does that shard anew.",
+        )
+    return load(data)

@@ -9,8 +9,8 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
-from storage.errors import MissingPart, UsageError
-from storage.os_errors import missing_error, read_only_error, translate_os_errors
+from storage.errors import MissingPart, StoreError, TheodoliteError, UsageError
+from storage.os_errors import missing_error, not_a_file_error, read_only_error, translate_os_errors
 
 if TYPE_CHECKING:
     from zarr.abc.store import Store
@@ -85,8 +85,7 @@ def open_runs(where: str, *, create: bool = False) -> Filesystem:
             remedy="Run `theodolite run` first, or name the folder with --runs.",
         )
     if create:
-        with translate_os_errors(str(folder)):
-            folder.mkdir(parents=True, exist_ok=True)
+        _make(folder)
         if not os.access(folder, os.W_OK):
             raise read_only_error(str(folder))
     return LocalFolder(str(folder))
@@ -100,16 +99,33 @@ def _folder(where: str) -> Path:
             got=f"'{where}'",
             remedy="Object storage is not in this version: give a local folder.",
         )
+    if not where.strip():
+        raise UsageError("a folder", got=f"'{where}'", remedy="Name a folder; `.` is the current one.")
     folder = Path(where).expanduser().absolute()
-    if folder.exists() and not folder.is_dir():
-        raise UsageError("a folder for the runs", got="a file", where=str(folder), remedy="Name another folder.")
+    nearest = next(path for path in (folder, *folder.parents) if os.path.exists(path))  # noqa: PTH110 - never raises
+    if not nearest.is_dir():
+        raise UsageError("a folder", got="a file", where=str(nearest), remedy="Name another folder.")
     return folder
+
+
+def _make(folder: Path) -> None:
+    """Make a folder with those above it; StorageReadOnly, StorageFull, or StoreError for whatever else prevents it."""
+    try:
+        with translate_os_errors(str(folder)):
+            folder.mkdir(parents=True, exist_ok=True)
+    except TheodoliteError:
+        raise
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise StoreError(
+            "a folder that can be made", got=reason.lower(), where=str(folder), remedy="Name another folder."
+        ) from error
 
 
 def free_bytes_at(where: str) -> int:
     """Free bytes where a folder of runs is or would be made; makes nothing. Raises as `open_runs` does for a URL."""
     folder = _folder(where)
-    while not folder.exists():
+    while not os.path.exists(folder):  # noqa: PTH110 - never raises
         folder = folder.parent
     return shutil.disk_usage(folder).free
 
@@ -205,6 +221,8 @@ class LocalFolder:
             return self._at(path).open("rb")
         except (FileNotFoundError, NotADirectoryError) as error:
             raise missing_error(self.absolute(path)) from error
+        except IsADirectoryError as error:
+            raise not_a_file_error(self.absolute(path)) from error
 
     def zarr_store(self, path: str, *, read_only: bool) -> Store:
         from zarr.storage import LocalStore

@@ -89,6 +89,17 @@ def placed(files: Mapping[str, FileRecord], folder: str) -> dict[str, FileRecord
     return {under(folder, name): record for name, record in files.items()}
 
 
+STAGE_FIELDS = ("stage", "key", "version", "status", "requested_at")
+"""What the record of every run of a stage says; a stage's task says more."""
+
+
+def require(record: dict[str, Any], fields: Iterable[str], where: str) -> dict[str, Any]:
+    """The record itself if it says all of this, else ForeignStore naming what it lacks."""
+    if missing := [name for name in fields if name not in record]:
+        raise _foreign(f"a record with {', '.join(missing)}", "one without", where)
+    return record
+
+
 class Manifest:
     """The manifest of one capture in a place of runs."""
 
@@ -150,7 +161,9 @@ class Manifest:
         self._write(self.layout.stage_record(stage, key), run)
 
     def read_stage(self, stage: str, key: str) -> dict[str, Any]:
-        return self._read(self.layout.stage_record(stage, key))
+        """What a run of a stage is. Raises MissingPart, or ForeignStore for a record that lacks what every run says."""
+        path = self.layout.stage_record(stage, key)
+        return require(self._read(path), STAGE_FIELDS, self.fs.absolute(path))
 
     def stage_runs(self) -> list[dict[str, Any]]:
         """Every run of every stage, as written, ordered by stage and key."""
@@ -230,6 +243,8 @@ def _as_json(file: FileRecord) -> dict[str, Any]:
 
 
 def _foreign(expected: str, got: str, where: str) -> ForeignStore:
-    return ForeignStore(
-        expected, got=got, where=where, remedy="Delete it if it is damaged, or use a folder of Theodolite's own."
+    remedy = (
+        "If another program wrote it, use another folder of runs; "
+        "if it is damaged, delete this file and run the same command again."
     )
+    return ForeignStore(expected, got=got, where=where, remedy=remedy)

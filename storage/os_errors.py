@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from storage.errors import MissingPart, StorageFull, StorageReadOnly, TheodoliteError
+from storage.errors import DamagedPart, MissingPart, StorageFull, StorageReadOnly, TheodoliteError
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
+_NO_FILE = {errno.EISDIR, errno.ENOTDIR}
 _READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
 
 
@@ -26,6 +27,8 @@ def translate_os_errors(where: str) -> Iterator[None]:
             raise _full_error(where) from error
         if error.errno in _READ_ONLY:
             raise read_only_error(where) from error
+        if error.errno in _NO_FILE:
+            raise not_a_file_error(where) from error
         raise
 
 
@@ -52,6 +55,12 @@ def read_only_error(where: str) -> StorageReadOnly:
         got="a folder that is read-only or belongs to someone else",
         where=str(_nearest_folder(where)),
         remedy="Make it writable, or name another folder with --runs.",
+    )
+
+
+def not_a_file_error(where: str) -> DamagedPart:
+    return DamagedPart(
+        "a file", got="a folder, or a file where a folder should be", where=where, remedy="Remove it and run again."
     )
 
 

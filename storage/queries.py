@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import duckdb
@@ -69,7 +70,17 @@ def run_sql(connection: duckdb.DuckDBPyConnection, text: str) -> pa.Table:
 def fetch(connection: duckdb.DuckDBPyConnection, text: str, values: Mapping[str, Any]) -> pa.Table:
     """Run one statement to its end; DuckDB's errors come out as the family's."""
     with translate_sql_errors(connection, text):
-        return connection.sql(text, params=dict(values)).to_arrow_table()
+        return _told_apart(connection.sql(text, params=dict(values)).to_arrow_table())
+
+
+def _told_apart(table: pa.Table) -> pa.Table:
+    """Columns of one name as `a`, `a_1`, as DuckDB itself calls them in a subquery: rows are read by name."""
+    taken, names = set(table.column_names), []
+    for name in table.column_names:
+        free = (f"{name}_{n}" for n in count(1) if f"{name}_{n}" not in taken)
+        names.append(next(free) if name in names else name)
+        taken.add(names[-1])
+    return table.rename_columns(names)
 
 
 def _reads(connection: duckdb.DuckDBPyConnection, statement: Any) -> bool:

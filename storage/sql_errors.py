@@ -17,14 +17,27 @@ _LOST = re.compile(r"No files found|[Cc]annot open file|No such file")
 _TABLE = re.compile(r"Table with name (\S+) does not exist")
 _COLUMN = re.compile(r"(?:Referenced column|does not have a column named) \"([^\"]+)\"")
 _ALIAS = re.compile(r"Referenced table \"([^\"]+)\" not found")
+_INTERRUPTED = "Query interrupted"
 _VERIFY = "Run `theodolite verify` to see what is lost, then the stage again."
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Around any work of DuckDB: Ctrl-C comes out as KeyboardInterrupt, which DuckDB makes a RuntimeError of."""
+    try:
+        yield
+    except (RuntimeError, duckdb.InterruptException) as error:
+        if isinstance(error, duckdb.InterruptException) or str(error) == _INTERRUPTED:
+            raise KeyboardInterrupt from error
+        raise
 
 
 @contextmanager
 def translate_sql_errors(connection: duckdb.DuckDBPyConnection, text: str) -> Iterator[None]:
     """Turn an error of the statement `text` into UnknownName, UsageError, MissingPart, DamagedPart or StoreError."""
     try:
-        yield
+        with interruptible():
+            yield
     except duckdb.Error as error:
         raise _translated(connection, text, error) from error
 

@@ -16,6 +16,7 @@ from storage.checks import CheckResult, run_checks
 from storage.filesystem import Filesystem
 from storage.layout import WAREHOUSE
 from storage.queries import QueryInfo, list_queries, query, run_sql
+from storage.sql_errors import interruptible
 from storage.tables import TableSpec
 from storage.views import comments, create_view, file_literal, text_literal
 
@@ -69,7 +70,8 @@ def save_catalog(fs: Filesystem, specs: Mapping[str, TableSpec]) -> str:
             connection.execute("use saved")
             views = _create(connection, fs, specs)
             remarks = [statement for name, spec in views.items() for statement in comments(name, spec)]
-            connection.execute(";\n".join(["begin", *remarks, "commit", "use memory", "detach saved"]))
+            with interruptible():
+                connection.execute(";\n".join(["begin", *remarks, "commit", "use memory", "detach saved"]))
         finally:
             connection.close()
         # A write-ahead log beside it belongs to a client that died with the old file open, not to the new file.
@@ -87,12 +89,13 @@ def _create(
     connection: duckdb.DuckDBPyConnection, fs: Filesystem, specs: Mapping[str, TableSpec]
 ) -> dict[str, TableSpec]:
     """Macros and views in the connection's current catalog; returns each view's name with its table."""
-    connection.execute(sql.macros())
     catalog, views = read_catalog(fs, specs), {}
-    for name, spec in specs.items():
-        for view, runs, parts in _shown(catalog, name):
-            _create_view(connection, fs, view, spec, parts, runs)
-            views[view] = spec
+    with interruptible():
+        connection.execute(sql.macros())
+        for name, spec in specs.items():
+            for view, runs, parts in _shown(catalog, name):
+                _create_view(connection, fs, view, spec, parts, runs)
+                views[view] = spec
     return views
 
 

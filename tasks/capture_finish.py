@@ -45,9 +45,8 @@ def finish_capture(runs: str, capture: str) -> bool:
 
     Raises IncompleteRun, and leaves the capture partial, where shards are missing.
     """
-    from tasks.capture import shards_left
-
-    prepared, left = Prepared.open(runs, capture), shards_left(runs, capture)
+    prepared = Prepared.open(runs, capture)
+    left = prepared.shards_left()
     run = capture_run_record(prepared)
     if left:
         mark(prepared, run, "partial")

@@ -28,18 +28,23 @@ class ConfigShape:
     gated_mlp: bool
 
     @classmethod
-    def of(cls, config: Mapping[str, Any], model: str) -> ConfigShape:
-        """Read the sizes under the names that families use; ModelError names the size that is missing."""
-        inner = config.get("text_config") or config
+    def of(cls, config: Mapping[str, Any], where: str) -> ConfigShape:
+        """Read the sizes under the names that families use.
 
-        def size(*names: str, default: int | None = None) -> int:
+        ModelError names the size that is missing or is no size, and `where`, the file.
+        """
+        inner = config.get("text_config") or config
+        if not isinstance(inner, Mapping):
+            raise ModelError("an object for 'text_config' in the model's configuration", got=repr(inner), where=where)
+
+        def size(*names: str, default: int | None = None, least: int = 1) -> int:
             for name in names:
                 if inner.get(name) is not None:
-                    return int(inner[name])
+                    return _size(name, inner[name], least, where)
             if default is None:
                 raise ModelError(
                     f"'{names[0]}' in the model's configuration",
-                    where=model,
+                    where=where,
                     remedy="`theodolite models` lists the families that can be captured.",
                 )
             return default
@@ -54,9 +59,20 @@ class ConfigShape:
             d_value=size("v_head_dim", default=head),
             d_mlp=size("intermediate_size", "n_inner", default=4 * width),
             vocab=size("vocab_size"),
-            positions=size("max_position_embeddings", "n_positions", default=0) or None,
+            positions=size("max_position_embeddings", "n_positions", default=0, least=0) or None,
             gated_mlp=inner.get("model_type") not in _UNGATED,
         )
+
+
+def _size(name: str, value: Any, least: int, where: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ModelError(
+            f"an integer of at least {least} for '{name}' in the model's configuration",
+            got=repr(value),
+            where=where,
+            remedy="The configuration is damaged: fetch or save the model again.",
+        )
+    return value
 
 
 def stored_bytes(shape: ConfigShape, lengths: list[int], dtype: str) -> dict[str, int]:

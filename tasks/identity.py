@@ -9,6 +9,7 @@ from typing import Any
 
 from storage.errors import UsageError
 from storage.keys import digest, slug
+from tasks.models.loading import DEVICES
 from tasks.models.sources import ModelSource, model_digest, tokenizer_digest
 from tasks.registry import Stage
 
@@ -34,7 +35,7 @@ class CaptureSettings:
     store_dtype: str = "float32"
     attention: str = "stored"
     padding: str = "right"
-    query_block: int = 256
+    query_block: int = 128
     batch_tokens: int = 1024
     """Documents of one forward pass: as many as fit into this number of tokens, at least one."""
     shard_tokens: int = 2048
@@ -42,14 +43,17 @@ class CaptureSettings:
     device: str = "auto"
 
     def __post_init__(self) -> None:
-        for name, choices in (("dtype", DTYPES), ("store_dtype", DTYPES), ("padding", ("right", "left"))):
+        choices_of = {"dtype": DTYPES, "store_dtype": DTYPES, "padding": ("right", "left"), "device": DEVICES}
+        for name, choices in choices_of.items():
             if getattr(self, name) not in choices:
                 raise UsageError(f"one of {', '.join(choices)}", got=repr(getattr(self, name)), where=name)
         if self.attention != "stored":
             raise UsageError(
                 "attention = stored", got=repr(self.attention), remedy="Other ways to keep attention are not built yet."
             )
-        for name in ("query_block", "batch_tokens", "shard_tokens", "max_documents"):
+        if self.window is not None and self.window < 2:
+            raise UsageError("a window of at least 2 tokens", got=str(self.window), where="window")
+        for name in ("stride", "query_block", "batch_tokens", "shard_tokens", "max_documents"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError("a number of at least 1", got=str(value), where=name)
@@ -81,8 +85,14 @@ def capture_identity(
         "capture_version": CAPTURE_VERSION,
     }
     key = digest(ingredients)
-    corpus = PurePosixPath(settings.corpus[0]).name.split(".")[0] or "corpus"
-    return CaptureIdentity(f"{slug(model_title(source))}-{slug(corpus)}-{key[:10]}", key, ingredients)
+    return CaptureIdentity(f"{slug(model_title(source))}-{slug(corpus_title(settings))}-{key[:10]}", key, ingredients)
+
+
+def corpus_title(settings: CaptureSettings) -> str:
+    """A short name of the corpus: the first file's, or its folder's where the file is a pattern."""
+    path = PurePosixPath(settings.corpus[0])
+    plain = [part for part in reversed(path.parts) if not set(part) & set("*?[]/")]
+    return plain[0].split(".")[0] if plain else "corpus"
 
 
 def model_title(source: ModelSource) -> str:

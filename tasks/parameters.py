@@ -21,6 +21,8 @@ def stage_parameters(stage: Stage, overrides: Mapping[str, Any]) -> Any:
     for name in overrides:
         if name not in stage.parameter_names():
             raise UnknownName.among("parameter", name, stage.parameter_names(), where=f"stage {stage.name}")
+        if isinstance(overrides[name], bool) and hints[name] in (int, float):  # pydantic would take it for 1 or 0
+            raise UsageError("a number", got=repr(overrides[name]), where=f"{stage.name}.{name}")
     values = {name: _split(value, hints[name]) for name, value in overrides.items()}
     try:
         return TypeAdapter(stage.parameters).validate_python(values)
@@ -29,7 +31,8 @@ def stage_parameters(stage: Stage, overrides: Mapping[str, Any]) -> Any:
         if isinstance(own := first.get("ctx", {}).get("error"), UsageError):
             raise own from error
         name = ".".join([stage.name, *(str(part) for part in first["loc"])])
-        raise UsageError(first["msg"], got=repr(first["input"]), where=name) from error
+        expected = first["msg"].removeprefix("Input should be ")
+        raise UsageError(expected, got=repr(first["input"]), where=name) from error
 
 
 def _split(value: Any, hint: Any) -> Any:

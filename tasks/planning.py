@@ -14,7 +14,7 @@ import pyarrow as pa
 from storage.errors import MissingPart, StorageFull, UsageError
 from storage.filesystem import Filesystem, free_bytes_at, open_runs
 from storage.layout import Layout
-from storage.manifest import Manifest
+from storage.manifest import FileRecord, Manifest
 from storage.tables import INT, TEXT, TableSpec, read_table, write_table
 from tasks.corpora.readers import corpus_digest, read_texts
 from tasks.corpora.windows import Document, WindowSettings, windows
@@ -22,6 +22,7 @@ from tasks.estimates import ConfigShape, memory_peak, operations, stored_bytes
 from tasks.identity import CaptureIdentity, CaptureSettings, blocks, capture_identity, package_versions
 from tasks.models.families import family_of
 from tasks.models.sources import ModelSource, read_config, resolve
+from tasks.prepared import Prepared
 from tasks.tokenization import open_encoder
 
 _DEFAULT_WINDOW = 512
@@ -71,7 +72,7 @@ def _describe(settings: CaptureSettings) -> _Described:
     source = resolve(settings.model)
     config = read_config(source)
     family_of(config, where=settings.model)
-    shape = ConfigShape.of(config, settings.model)
+    shape = ConfigShape.of(config, str(source.config_file))
     window = settings.window or min(shape.positions or _DEFAULT_WINDOW, _DEFAULT_WINDOW)
     if shape.positions and window > shape.positions:
         raise UsageError(
@@ -159,11 +160,11 @@ def prepare_capture(settings: CaptureSettings, runs: str) -> str:
 def _prepared(fs: Filesystem, manifest: Manifest, described: _Described) -> bool:
     """Whether the capture is prepared; what its key leaves open (device, where the model lies) is brought up to now.
 
-    Documents that are gone or cut short make it unprepared: they are the same when they are made again.
+    Documents that are gone or damaged make it unprepared: they are the same when they are made again.
     """
     try:
-        record = manifest.read_capture()
-        if fs.size(manifest.layout.windows) != record["windows"]["size"]:
+        record = Prepared.open(fs.where, manifest.layout.capture).record
+        if FileRecord.of(fs.read_bytes(manifest.layout.windows)) != FileRecord(**record["windows"]):
             return False
     except MissingPart:
         return False

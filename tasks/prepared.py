@@ -7,7 +7,12 @@ from typing import Any
 
 from storage.filesystem import Filesystem, open_runs
 from storage.layout import Layout
-from storage.manifest import Manifest
+from storage.manifest import Manifest, require
+
+_FIELDS = (
+    *("capture", "key", "ingredients", "settings", "model_config", "lengths"),
+    *("shards", "left_out", "created_at", "versions", "windows"),
+)
 
 
 @dataclass(frozen=True)
@@ -21,7 +26,8 @@ class Prepared:
     @classmethod
     def open(cls, runs: str, capture: str) -> Prepared:
         fs, layout = open_runs(runs), Layout(capture)
-        return cls(fs, layout, Manifest(fs, layout).read_capture())
+        record = require(Manifest(fs, layout).read_capture(), _FIELDS, fs.absolute(layout.capture_record))
+        return cls(fs, layout, record)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -36,6 +42,7 @@ class Prepared:
         return Manifest(self.fs, self.layout)
 
     def shards_left(self) -> list[int]:
-        """The shards that are not published yet."""
-        paths = map(self.layout.shard_record, range(self.n_shards))
-        return [shard for shard, path in enumerate(paths) if self.manifest.published(path) is None]
+        """The shards that are not published yet; the first too while the model's part of the store is not."""
+        published = self.manifest.published
+        left = [shard for shard in range(self.n_shards) if published(self.layout.shard_record(shard)) is None]
+        return left if published(self.layout.model_record) is not None else sorted({0, *left})

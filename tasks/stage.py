@@ -161,10 +161,17 @@ def finish_stage(runs: str, capture: str, name: str, key: str) -> bool:
 
 def _final_part(prepared: Prepared, declared: Stage, run: StageRun, store: ActivationStore, staging: str) -> Work:
     fs, layout, steps = prepared.fs, prepared.layout, declared.steps()
-    paths = [layout.partial(run.stage, run.key, shard_part(shard)) for shard in range(prepared.n_shards)]
-    combined: Partial = reduce(steps.combine, (read_arrays(fs, path) for path in paths))
+    partials = (_partial(prepared, run, shard_part(shard)) for shard in range(prepared.n_shards))
+    combined = reduce(steps.combine, partials)
     rows = _PartRows(fs, staging, declared, layout.capture, run.key)
     parameters = stage_parameters(declared, run.parameters)
     work = Work(quality=steps.finish(store, combined, parameters, _context(run, store.shape.n_layers), rows))
     rows.close(work, layout, run.key, FINAL)
     return work
+
+
+def _partial(prepared: Prepared, run: StageRun, part: str) -> Partial:
+    """What a shard left for `combine`, checked against its record: a damaged one must not reach the totals."""
+    layout, path = prepared.layout, prepared.layout.partial(run.stage, run.key, part)
+    record = prepared.manifest.read_part(layout.part_record(run.stage, run.key, part))
+    return read_arrays(prepared.fs, path, record.files[path])

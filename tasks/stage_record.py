@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from storage.errors import MissingPart
 from storage.layout import FINAL, shard_part
+from storage.manifest import require
 from storage.tables import write_table
 from tasks.capture_tables import STAGES
 from tasks.prepared import Prepared
@@ -29,7 +30,11 @@ class StageRun:
 
     @classmethod
     def read(cls, prepared: Prepared, stage: str, key: str) -> Self:
-        record = prepared.manifest.read_stage(stage, key)
+        record = require(
+            prepared.manifest.read_stage(stage, key),
+            ("version", "parameters", "seed", "started_at", "finished_at"),
+            prepared.fs.absolute(prepared.layout.stage_record(stage, key)),
+        )
         return cls(stage, key, record["version"], record["parameters"], record["seed"])
 
 

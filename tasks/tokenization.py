@@ -6,7 +6,9 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from storage.errors import ModelError
 from tasks.models.loading import load_tokenizer
 from tasks.models.sources import ModelSource
 
@@ -35,16 +37,38 @@ def open_encoder(source: ModelSource) -> Encoder:
     folder = Path(source.folder)
     config_file = folder / "tokenizer_config.json"
     if not source.gguf_file and (folder / "tokenizer.json").is_file() and config_file.is_file():
-        config = json.loads(config_file.read_text(encoding="utf-8"))
+        config = _settings(config_file)
         if config.get("tokenizer_class") in _PLAIN:
             return _from_json(folder / "tokenizer.json", config)
     return _from_transformers(source)
 
 
-def _from_json(file: Path, config: dict) -> Encoder:
+def _settings(file: Path) -> dict[str, Any]:
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise _damaged(file, error) from error
+    if not isinstance(config, dict):
+        raise _damaged(file, f"a JSON {type(config).__name__}")
+    return config
+
+
+def _damaged(file: Path, got: object) -> ModelError:
+    return ModelError(
+        f"a {file.name} that can be read",
+        got=str(got),
+        where=str(file),
+        remedy="The file is cut off or damaged: fetch the model again, or save its tokenizer beside it.",
+    )
+
+
+def _from_json(file: Path, config: dict[str, Any]) -> Encoder:
     from tokenizers import Tokenizer
 
-    tokenizer = Tokenizer.from_file(str(file))
+    try:
+        tokenizer = Tokenizer.from_file(str(file))
+    except Exception as error:  # the tokenizers library raises nothing more precise
+        raise _damaged(file, error) from error
     tokenizer.no_truncation()
     tokenizer.no_padding()
     bos = config.get("bos_token")

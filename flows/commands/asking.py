@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
 
 from flows import options as o
-from flows.captures import Standing, count_parts, pick_capture, standings
+from flows.account import capped
+from flows.captures import Standing, pick_capture, standings
 from flows.checking import check_tables
 from flows.configuring import configure
 from flows.console import FAILED, answering, output, plain
 from flows.progress import display_for, shown_by, work
-from flows.session import add_place, capture_options
-from storage.errors import StoreError, UsageError
+from flows.session import add_place, capture_options, runs_folder
+from storage.errors import StoreError, UnknownName, UsageError
 from storage.filesystem import open_runs
 from storage.manifest import list_captures
 from storage.warehouse import connect, list_queries, query, run_sql
@@ -49,7 +51,9 @@ def plan(
     planned, out = plan_capture(chosen.capture.settings(), chosen.run.runs), output()
     left_out = ", ".join(f"{n:,} {why.replace('_', ' ')}" for why, n in planned.left_out.items() if n)
     out.say(f"{planned.capture}: {planned.model} ({planned.family})")
-    out.say(f"  {planned.n_docs:,} documents of at most {planned.window:,} tokens, {planned.n_tokens:,} tokens in all")
+    cap = capped(planned.n_docs, chosen.capture.max_documents)
+    out.say(f"  {planned.n_docs:,} documents{cap}")
+    out.say(f"  {planned.n_tokens:,} tokens, at most {planned.window:,} in a document")
     if left_out:
         out.say(f"  left out: {left_out}")
     out.say(
@@ -57,6 +61,10 @@ def plan(
     )
     kinds = ", ".join(f"{kind} {_size(n)}" for kind, n in planned.bytes_by_kind.items() if n)
     out.say(f"  {_size(planned.bytes_total)} before compression ({kinds}); {_size(planned.free_bytes)} are free")
+    if chosen.capture.device not in ("auto", "cpu"):
+        out.say(
+            f"  whether this machine has {chosen.capture.device} is seen when the run starts: a plan loads no torch"
+        )
     out.add(capture=planned.capture, plan=asdict(planned))
     if planned.fits:
         return None
@@ -67,8 +75,8 @@ def plan(
 @answering
 def status(capture: o.Capture = None, runs: o.Runs = None, as_json: o.Json = False, verbose: o.Verbose = False) -> None:
     """Captures and their stages: what is done, stale or partial, and what the last run reused."""
-    where, out = runs or "runs", output()
-    known = [pick_capture(where, capture)] if capture else list_captures(open_runs(where))
+    where, out = runs_folder(runs), output()
+    known = [pick_capture(where, capture)] if capture is not None else list_captures(open_runs(where))
     found = standings(where, known)
     columns = ["capture", "stage", "key", "status", "shards", "reused in the last run"]
     out.table(columns, [_status_row(standing) for standing in found])
@@ -87,15 +95,15 @@ def verify(
     capture: o.Capture = None, runs: o.Runs = None, as_json: o.Json = False, verbose: o.Verbose = False
 ) -> int | None:
     """Read every byte of a capture and its tables again, and check every identity in SQL."""
-    from tasks.verify import verify_capture
+    from tasks.verify import count_records, verify_capture
 
-    where, out = runs or "runs", output()
+    where, out = runs_folder(runs), output()
     chosen = pick_capture(where, capture)
-    with shown_by(display_for(out.errors)), work("verify", count_parts(where, chosen), "parts"):
+    with shown_by(display_for(out.errors)), work("verify", count_records(where, chosen), "parts"):
         parts, problems = verify_capture(where, chosen)
     try:
         checks = check_tables(where, [chosen])
-    except StoreError as error:  # a table's file is lost or damaged: the lines above name it
+    except (StoreError, UnknownName) as error:  # a table's file or a record is lost or damaged: the lines above name it
         checks = []
         problems.append(f"the checks could not be done: {error}")
     for problem in problems:
@@ -110,7 +118,8 @@ def verify(
     for c in broken:
         out.say(f"{c.name}: {c.message}", style="red")
     out.say(f"{len(checks) - len(broken)} of {len(checks)} checks hold")
-    add_place(where, chosen)
+    with suppress(StoreError):  # a damaged record, which is among the problems: the tables cannot be counted
+        add_place(where, chosen)
     out.add(verify={"parts": parts, "problems": problems, "checks": plain([asdict(c) for c in checks])})
     return FAILED if problems or broken else None
 
@@ -123,7 +132,7 @@ def sql(
     verbose: o.Verbose = False,
 ) -> None:
     """Ask the warehouse in SQL: every table is a view of its name."""
-    _answer(runs or "runs", lambda connection: run_sql(connection, statement))
+    _answer(runs_folder(runs), lambda connection: run_sql(connection, statement))
 
 
 @answering
@@ -141,7 +150,7 @@ def query_(
         _list_queries()
         return
     values = dict(_parameter(text) for text in parameters or ())
-    _answer(runs or "runs", lambda connection: query(connection, name, values))
+    _answer(runs_folder(runs), lambda connection: query(connection, name, values))
 
 
 def _parameter(text: str) -> tuple[str, str]:

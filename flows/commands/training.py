@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -35,7 +35,7 @@ def train(
     layers: Annotated[int, typer.Option("--layers")] = 6,
     heads: Annotated[int, typer.Option("--heads", help="Heads in a layer.")] = 8,
     width: Annotated[int, typer.Option("--width", help="Width of the model.")] = 128,
-    seed: Annotated[int, typer.Option("--seed", help="Of the first weights and of the windows drawn.")] = 1337,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the first weights and of the windows drawn.")] = 1337,
     checkpoint_every: Annotated[int, typer.Option("--checkpoint-every", help="Steps between checkpoints.")] = 100,
     as_json: o.Json = False,
     verbose: o.Verbose = False,
@@ -51,12 +51,13 @@ def train(
         with work("train", steps, "steps"), listening(_steps()):
             return train_run(out, text, field=field, seed=seed, checkpoint_every=checkpoint_every, **sizes)
 
-    def check() -> None:
+    def check() -> Sequence[str]:
         from tasks.training.settings import TrainSettings
 
         TrainSettings(**sizes).check()
+        return WITH_MODEL
 
-    result, told = in_prefect(flow, WITH_MODEL, check), output()
+    result, told = in_prefect(flow, check), output()
     done = "was trained before" if result.already_done else f"trained in {result.seconds:,.0f} s"
     told.say(f"{result.parameters:,} parameters, {done}: {result.held_out_nats:.3f} nats per held-out character")
     told.say(f"theodolite run --model {shlex.quote(out)}{_corpus_again(text)}")

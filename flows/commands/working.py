@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -12,9 +13,11 @@ from flows.captures import pick_capture
 from flows.config import Config
 from flows.configuring import chosen_stages, configure, stage_changes
 from flows.console import answering, output
-from flows.session import WITH_MODEL, WITHOUT_MODEL, capture_options, run_flow, tell_work
-from storage.errors import UsageError
+from flows.session import WITH_MODEL, WITHOUT_MODEL, capture_options, run_flow, runs_folder, tell_work
+from storage.errors import UnknownName
+from tasks.models.loading import pick_device
 from tasks.parameters import stage_parameters
+from tasks.prepared import Prepared
 from tasks.registry import stage as declared
 
 
@@ -65,9 +68,9 @@ def run(
             chosen.run.workers,
         )
 
-    outcome = run_flow(flow, chosen.run.runs, WITH_MODEL, lambda: _prepare(chosen))
+    outcome = run_flow(flow, chosen.run.runs, lambda: _prepare(chosen))
     tell_work(outcome)
-    tell_account(chosen.run.runs, outcome)
+    tell_account(chosen.run.runs, outcome, chosen.capture.max_documents)
     tell_place(chosen.run.runs, outcome.capture)
     tell_next(chosen.run.runs)
 
@@ -101,16 +104,19 @@ def capture(
 
         return capture_run(chosen.capture, chosen.run.runs)
 
-    outcome = run_flow(flow, chosen.run.runs, WITH_MODEL, lambda: _prepare(chosen))
+    outcome = run_flow(flow, chosen.run.runs, lambda: _prepare(chosen))
     tell_work(outcome)
     tell_place(chosen.run.runs, outcome.capture)
 
 
-def _prepare(chosen: Config) -> None:
+def _prepare(chosen: Config) -> Sequence[str]:
     """What the flow does first, done before it: a mistake in the model, the text or a setting is told at once."""
     from tasks.planning import prepare_capture
 
-    prepare_capture(chosen.capture.settings(), chosen.run.runs)
+    if chosen.capture.device not in ("auto", "cpu"):
+        pick_device(chosen.capture.device)  # it loads torch, which is needed anyway
+    capture = prepare_capture(chosen.capture.settings(), chosen.run.runs)
+    return WITH_MODEL if Prepared.open(chosen.run.runs, capture).shards_left() else WITHOUT_MODEL
 
 
 @answering
@@ -127,17 +133,21 @@ def stage(
     """Do one stage of a capture from its store: no model is needed."""
     changes = stage_changes(set_ or ())
     stage_parameters(declared(name), changes.pop(name, {}))
-    if changes:
-        raise UsageError(f"parameters of {name}", got=f"parameters of {', '.join(changes)}", where="--set")
+    for other in changes:
+        raise UnknownName.among("stage to set here", other, (name,), where="--set")
 
-    where = runs or "runs"
+    where = runs_folder(runs)
+
+    def first() -> Sequence[str]:
+        pick_capture(where, capture)
+        return WITHOUT_MODEL
 
     def flow() -> Any:
         from flows.stage_run import stage_run
 
         return stage_run(name, capture, stage_changes(set_ or ()).get(name), where, seed or 0, workers)
 
-    outcome = run_flow(flow, where, WITHOUT_MODEL, lambda: pick_capture(where, capture))
+    outcome = run_flow(flow, where, first)
     tell_work(outcome)
     tell_place(where, outcome.capture)
     output().add(stage=name)

@@ -59,6 +59,8 @@ def expand(paths: Sequence[str]) -> list[CorpusFile]:
 
 
 def _expand_one(path: str) -> list[CorpusFile]:
+    if not path.strip():
+        raise UsageError("a corpus", got=f"'{path}'", where="--corpus", remedy="Give a file, a folder or a pattern.")
     if path == PYTHON_TOPICS:
         return [CorpusFile(Path(PYTHON_TOPICS), PYTHON_TOPICS, "topics", None)]
     if "://" in path:

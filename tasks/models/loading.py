@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from storage.errors import ModelError, UsageError
@@ -114,6 +115,7 @@ def load_model(source: ModelSource, dtype: str = "float32", device: str = "auto"
     if absent:
         got = f"{len(absent)} missing or of another shape: {', '.join(absent[:3])}"
         raise ModelError("weights for every part of the model", got=got, where=source.name)
+    _check_rotary(read_config(source), model.config, source.name)
     return prepare(model.to(place), source, dtype=dtype, device=place)
 
 
@@ -128,6 +130,23 @@ def prepare(model: Any, source: ModelSource, *, dtype: str, device: str) -> Load
     model.eval().requires_grad_(False)
     tap.attach(model, anatomy)
     return LoadedModel(model, anatomy, source, device, dtype)
+
+
+def _check_rotary(written: dict[str, Any], read: Any, where: str) -> None:
+    """transformers before 5 passes over `rope_parameters` without a word, and would compute another model."""
+    given = written.get("rope_parameters")
+    if not given or _transformers_major() >= 5:
+        return
+    share = getattr(read, "partial_rotary_factor", getattr(read, "rotary_pct", 1.0))
+    used = {"rope_type": "default", "rope_theta": getattr(read, "rope_theta", None), "partial_rotary_factor": share}
+    ignored = sorted(name for name, value in given.items() if used.get(name) != value)
+    if ignored:
+        remedy = "It was written by transformers 5: pip install 'transformers>=5'."
+        raise ModelError("rope_parameters that are understood", got=", ".join(ignored), where=where, remedy=remedy)
+
+
+def _transformers_major() -> int:
+    return int(version("transformers").split(".")[0])
 
 
 def _gguf(source: ModelSource) -> dict[str, str]:

@@ -24,8 +24,8 @@ from tasks.models.selfcheck import Place
 class TapSettings:
     """How a batch is run. All of it enters the capture's key: block and batch sizes move last bits."""
 
-    query_block: int = 256
-    """Queries per call of the family's attention."""
+    query_block: int = 128
+    """Queries per call of the family's attention: small blocks skip more masked keys and stay in the cache."""
     padding: str = "right"
     """right | left: where shorter documents of a batch are filled up; moves last bits only."""
     dtypes: Mapping[str, str] = field(default_factory=lambda: {"attention": "float32"})

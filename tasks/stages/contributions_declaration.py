@@ -8,6 +8,9 @@ from storage.errors import UsageError
 from tasks.registry import Stage
 from tasks.stages.contributions_tables import CONTRIBUTIONS_TABLES
 
+_LIMITS = {"edges": (1, 65_536), "bins": (1, 4_096), "resamples": (2, 100_000)}
+"""What each may be, both ends included: beyond it arrays of that size would be made in vain."""
+
 
 @dataclass(frozen=True)
 class ContributionParameters:
@@ -21,10 +24,12 @@ class ContributionParameters:
     """Bootstrap resamples of documents behind the interval of the curvature in `sink_fit`."""
 
     def __post_init__(self) -> None:
-        for name, lowest in (("edges", 1), ("bins", 1), ("resamples", 2)):
+        for name, (least, most) in _LIMITS.items():
             value = getattr(self, name)
-            if not isinstance(value, int) or value < lowest:
-                raise UsageError(f"an integer of at least {lowest}", got=repr(value), where=f"contributions.{name}")
+            if not isinstance(value, int) or value < least:
+                raise UsageError(f"an integer of at least {least}", got=repr(value), where=f"contributions.{name}")
+            if value > most:
+                raise UsageError(f"an integer of at most {most:,}", got=repr(value), where=f"contributions.{name}")
 
 
 CONTRIBUTIONS = Stage(

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import re
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.flows.command import ROOT, Answer, environment
+from tests.flows.command import ROOT, THEODOLITE, Answer, environment
 
 Call = Callable[..., Answer]
 COMMANDS = ("run", "plan", "capture", "stage", "train", "status", "verify", "sql", "query", "models")
+ABSENT = "cuda" if sys.platform == "darwin" else "mps"
+"""A device that no machine of this kind has."""
 HEAVY = ("prefect", "torch", "transformers", "zarr", "scipy", "pandas")
 
 
@@ -94,7 +99,11 @@ def test_plan_tells_sizes_and_writes_nothing(call: Call, fixtures: Path, tmp_pat
         (["run", "--dtype", "float8"], 2, "expected one of float32, float16, bfloat16, got 'float8'"),
         (["run", "absent.toml"], 2, "got no such file, in absent.toml"),
         (["stage", "contribution"], 2, "Did you mean 'contributions'?"),
-        (["stage", "contributions", "--set", "other.edges=3"], 2, "expected parameters of contributions, got"),
+        (
+            ["stage", "contributions", "--set", "other.edges=3"],
+            2,
+            "expected the name of a stage to set here, got 'other'",
+        ),
         (["query", "convexty", "--runs", "."], 2, "got 'convexty'. Did you mean 'convexity'?"),
         (["query", "convexity", "layer", "--runs", "."], 2, "expected parameter=value, got 'layer'"),
         (["sql", "select * from token_score", "--runs", "."], 2, "token_scores"),
@@ -104,6 +113,24 @@ def test_plan_tells_sizes_and_writes_nothing(call: Call, fixtures: Path, tmp_pat
         (["verify", "--runs", "s3://bucket"], 2, "Object storage is not in this version"),
         (["plan", "--model", "absent-model/"], 1, "absent-model/"),
         (["plan", "--corpus", "absent.txt"], 1, "absent.txt"),
+        (["plan", "--window", "0"], 2, "expected a window of at least 2 tokens, got 0"),
+        (["run", "--window", "0"], 2, "expected a window of at least 2 tokens, got 0"),
+        (["plan", "--model", ""], 2, "expected a model, got '', in --model"),
+        (["plan", "--corpus", ""], 2, "expected a corpus, got '', in --corpus"),
+        (["run", "--stages", ""], 2, "expected names of stages, got '', in stages"),
+        (["status", "--runs", ""], 2, "expected a folder, got ''. Name a folder"),
+        (["plan", "--device", "tpu"], 2, "expected one of auto, cpu, cuda, mps, got 'tpu', in device"),
+        (["run", "--device", ABSENT], 2, f"expected a device of this machine, got '{ABSENT}'. There is"),
+        (["train", f"{__file__}/sub"], 2, f"expected a folder, got a file, in {__file__}. Name another folder."),
+        (["run", "--runs", f"{__file__}/sub"], 2, f"expected a folder, got a file, in {__file__}. Name another"),
+        (["run", "--seed", "-1"], 2, "--seed"),
+        (["run", "--set", f"contributions.edges={'9' * 20}"], 2, "expected an integer of at most 65,536, got 9999"),
+        (
+            ["plan", "--runs", f"{__file__}/sub"],
+            2,
+            f"expected a folder, got a file, in {__file__}. Name another folder.",
+        ),
+        (["status", "--runs", f"{__file__}/sub/sub"], 2, f"got a file, in {__file__}"),
         (["run", "--wndow", "3"], 2, "--wndow"),
         (["run", "--window", "wide"], 2, "--window"),
         (["capture", "--model", "sample"], 2, "--corpus"),
@@ -128,3 +155,37 @@ def test_refusal_states_its_parts(call: Call) -> None:
 
 def test_verbose_adds_the_traceback(call: Call) -> None:
     assert "Traceback" in call("run", "--stages", "contribution", "--verbose").err
+
+
+def test_sql_may_begin_with_a_comment(call: Call) -> None:
+    answer = call("sql", "-- one = two\nselect 1 as a, 2 as a", "--runs", ".", "--json")
+    assert answer.code == 0, answer.err
+    assert (answer.content["columns"], answer.content["rows"]) == (["a", "a_1"], [{"a": 1, "a_1": 2}])
+    assert re.search(r"a +a_1\n", answer.err)  # as people are shown it
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals end a process there")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_in_duckdb(number: signal.Signals, home: Path, tmp_path: Path) -> None:
+    """One clear line and exit code 3, as everywhere, also while DuckDB works."""
+    endless = "select max(a.range * b.range % 7) from range(10000000) as a, range(10000000) as b"
+    started = subprocess.Popen(
+        [*THEODOLITE, "sql", endless, "--runs", ".", "--json"],
+        env=environment(home),
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    time.sleep(4)
+    started.send_signal(number)
+    out, err = started.communicate(timeout=60)
+    assert (started.returncode, err.strip()) == (3, "theodolite: interrupted; the same command resumes")
+    content = json.loads(out.splitlines()[-1])
+    assert (content["exit"], content["error"]["kind"]) == (3, "Interrupted")
+
+
+def test_plan_says_that_it_does_not_look_for_the_device(call: Call) -> None:
+    answer = call("plan", "--max-documents", "2", "--device", ABSENT)
+    assert answer.code == 0, answer.err
+    assert f"whether this machine has {ABSENT} is seen when the run starts" in answer.out

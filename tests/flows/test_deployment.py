@@ -65,6 +65,7 @@ def _wait_for_scheduled_run(api: str, log: Path) -> dict[str, Any]:
 
 
 @pytest.mark.server
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_schedule_fires_and_fills_tables(tmp_path: Path) -> None:
     runs, file = tmp_path / "runs", tmp_path / "prefect.yaml"

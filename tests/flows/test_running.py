@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import pytest
 from tests.flows.command import THEODOLITE, Answer, environment
 
 Call = Callable[..., Answer]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # each starts Prefect, some of them several times
 
 
 @pytest.fixture
@@ -29,7 +31,9 @@ def capture_arguments(fixtures: Path) -> tuple[str, ...]:
 
 def test_run_again_and_changed(call: Call, capture_arguments: tuple[str, ...], tmp_path: Path) -> None:
     """From nothing to tables; again, where nothing is done; with another parameter, where only the stage is."""
-    arguments = ("run", *capture_arguments, "--max-documents", "5", "--window", "96", "--json")
+    shutil.copytree(capture_arguments[1], tmp_path / "model")
+    corpus = capture_arguments[2:]
+    arguments = ("run", "--model", "model", *corpus, "--max-documents", "5", "--window", "96", "--json")
     first = call(*arguments)
     assert first.code == 0, first.err
     content = first.content
@@ -49,6 +53,7 @@ def test_run_again_and_changed(call: Call, capture_arguments: tuple[str, ...], t
     assert (again.content["capture"], again.content["tables"]) == (content["capture"], content["tables"])
     assert _tensor_times(tmp_path / "runs") == before
 
+    shutil.rmtree(tmp_path / "model")  # a stage needs the store alone
     changed = call("stage", "contributions", "--set", "contributions.edges=3", "--json")
     assert changed.code == 0, changed.err
     assert changed.content["work"] == [{"name": "contributions", "shards": 1, "reused": 0}]
@@ -65,6 +70,23 @@ def test_run_again_and_changed(call: Call, capture_arguments: tuple[str, ...], t
     assert verified.code == 0, verified.err
     assert verified.content["verify"]["problems"] == []
     assert all(check["passed"] for check in verified.content["verify"]["checks"])
+    _one_damaged_record_stops_nothing(call, Path(content["run"]), standing["contributions", "done"]["key"])
+
+
+def _one_damaged_record_stops_nothing(call: Call, capture: Path, key: str) -> None:
+    """It is told with what to do, and doing that mends it."""
+    record = capture / "manifest" / "stages" / "contributions" / key[:16] / "stage.json"
+    record.write_bytes(b"")
+    answer = call("verify", "--json")
+    problems = answer.content["verify"]["problems"]
+    assert (answer.code, "Traceback" in answer.err) == (1, False), answer.err
+    assert record.relative_to(capture.parent).as_posix() in problems[0]
+    assert "delete this file and run the same command again" in problems[0]
+    assert answer.content["verify"]["parts"] > 4
+    assert "the checks could not be done" in problems[-1]
+    record.unlink()
+    assert call("stage", "contributions", "--set", "contributions.edges=3", "--json").content["work"][0]["reused"] == 1
+    assert call("verify", "--json").code == 0
 
 
 def _tables_hold(warehouse: Path, counted: dict[str, int]) -> None:
@@ -149,11 +171,14 @@ def _running(arguments: tuple[str, ...], home: Path, cwd: Path) -> Iterator[subp
                 stream.close()
 
 
-def test_interrupted_and_resumed(call: Call, home: Path, capture_arguments: tuple[str, ...], tmp_path: Path) -> None:
-    """Ctrl-C: one clear line, exit code 3, what is done is kept; the same command does the rest."""
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_and_resumed(
+    number: signal.Signals, call: Call, home: Path, capture_arguments: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Ctrl-C, and SIGTERM: one clear line, exit code 3, what is done is kept; the same command does the rest."""
     arguments = ("capture", *capture_arguments, "--max-documents", "400", "--window", "128", "--json")
     with _running(arguments, home, tmp_path) as started:
-        started.send_signal(signal.SIGINT)
+        started.send_signal(number)
         out, err = started.communicate(timeout=60)
     assert (started.returncode, "interrupted; the same command resumes" in err) == (3, True), err
     assert "Traceback" not in err

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
+import duckdb
 import pytest
 
 from storage.errors import CaptureCheckError, IncompleteRun, StorageFull, UsageError
+from storage.warehouse import run_sql
 from tasks.progress import Progress, emit
 
 pytestmark = pytest.mark.usefixtures("prefect_here")
@@ -109,6 +113,33 @@ def test_interrupt_ends_what_is_under_way() -> None:
     with pytest.raises(KeyboardInterrupt):
         run(work, list(range(200)))
     assert (begun, ended) == ([0], [])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals end a process there")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupt_while_the_tables_are_checked(number: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DuckDB has an exception of its own for it, and Prefect another for SIGTERM."""
+    from prefect import flow
+
+    from flows.steps import check_tables_step
+
+    def endless(_runs: str, _captures: list[str]) -> Any:
+        main = threading.main_thread().ident or 0
+        threading.Timer(0.3, lambda: signal.pthread_kill(main, number)).start()
+        with duckdb.connect() as connection:
+            return run_sql(connection, "select max(a.range * b.range % 7) from range(10000000) a, range(10000000) b")
+
+    @flow(persist_result=False)
+    def a_run() -> None:
+        check_tables_step("runs", "c1")
+
+    monkeypatch.setattr("flows.steps.check_tables", endless)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # as the command does
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            a_run()
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def outcome(failures: dict[int, Exception], total: int, finish: Callable[[], None] = lambda: None) -> None:

@@ -28,9 +28,9 @@ class Document:
     nll: Tensor
 
 
-def tiny(name: str, *, dtype: str = "float32") -> LoadedModel:
-    model = tiny_model(name, dtype=getattr(torch, dtype))
-    return prepare(model, ModelSource(f"tiny-{name}", ""), dtype=dtype, device="cpu")
+def tiny(name: str, *, dtype: str = "float32", device: str = "cpu") -> LoadedModel:
+    model = tiny_model(name, dtype=getattr(torch, dtype)).to(device)
+    return prepare(model, ModelSource(f"tiny-{name}", ""), dtype=dtype, device=device)
 
 
 def capture(loaded: LoadedModel, ids: Sequence[np.ndarray], **settings: Any) -> list[Document]:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -119,6 +120,20 @@ def test_damaged_and_missing_weights_are_errors(folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 4}))
     with pytest.raises(ModelError, match=r"weights for every part of the model, got 9 missing .*model\.layers\.3"):
         load_model(source, "float32", "cpu")
+
+
+def test_rotary_settings_that_an_older_transformers_would_pass_over_are_an_error(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    monkeypatch.setattr(loading, "_transformers_major", lambda: 4)
+    read = SimpleNamespace(rope_theta=10000.0)
+    default = {"rope_theta": 10000.0, "rope_type": "default"}
+    loading._check_rotary({**config, "rope_parameters": default}, read, "m")
+    with pytest.raises(ModelError, match=r"understood, got rope_theta, in m\. .*pip install 'transformers>=5'"):
+        loading._check_rotary({**config, "rope_parameters": {**default, "rope_theta": 5e5}}, read, "m")
+    monkeypatch.setattr(loading, "_transformers_major", lambda: 5)
+    loading._check_rotary({**config, "rope_parameters": {**default, "rope_theta": 5e5}}, read, "m")
 
 
 def test_what_is_no_model_is_refused(tmp_path: Path, folder: Path) -> None:

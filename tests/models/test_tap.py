@@ -158,3 +158,14 @@ def test_threads_that_share_a_model_do_not_hear_each_other() -> None:
 def test_a_class_without_eager_attention_is_refused() -> None:
     with pytest.raises(ModelError, match=r"eager_attention_forward beside it, got torch\.nn\.modules\.linear\.Linear"):
         tap.eager_attention_of(torch.nn.Linear)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA device")
+@pytest.mark.parametrize("name", ["llama", "gemma2", "gpt_oss", "gpt2"])
+def test_a_cuda_device_gives_what_the_cpu_gives(name: str) -> None:
+    on_cpu, on_cuda = tiny(name), tiny(name, device="cuda")
+    ids = tokens(13, 29)
+    for got, want in zip(capture(on_cuda, ids), capture(on_cpu, ids), strict=True):
+        for a, b in zip(got.attention, want.attention, strict=True):
+            assert_near(a, b, 1e-3)
+        assert_near(got.nll[1:], want.nll[1:], 1e-3)

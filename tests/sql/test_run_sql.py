@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import signal
+import threading
 from pathlib import Path
 
 import duckdb
 import pytest
 
 from storage.errors import UnknownName, UsageError
+from storage.sql_errors import interruptible
 from storage.warehouse import run_sql
 
 
@@ -89,3 +92,34 @@ def test_mistakes_are_usage_errors(warehouse: duckdb.DuckDBPyConnection, text: s
 def test_unknown_names_come_with_the_nearest(warehouse: duckdb.DuckDBPyConnection, text: str, message: str) -> None:
     with pytest.raises(UnknownName, match=re.escape(message)):
         run_sql(warehouse, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("select 1 as a, 2 as a, 3 as b", ["a", "a_1", "b"]),
+        ("select 1 as a, 2 as a, 3 as a_1, 4 as a", ["a", "a_2", "a_1", "a_3"]),
+        ("select * from heads as x join heads as y using (capture, layer, head) limit 0", None),
+    ],
+)
+def test_columns_of_one_name_are_told_apart(
+    warehouse: duckdb.DuckDBPyConnection, text: str, names: list[str] | None
+) -> None:
+    table = run_sql(warehouse, text)
+    assert len(set(table.column_names)) == table.num_columns
+    if names:
+        assert (table.column_names, list(table.to_pylist()[0])) == (names, names)
+
+
+def test_interrupted_in_duckdb_is_an_interrupt(warehouse: duckdb.DuckDBPyConnection) -> None:
+    """DuckDB ends the query with a RuntimeError of its own."""
+    ctrl_c = threading.Timer(0.3, lambda: signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT))
+    ctrl_c.start()
+    with pytest.raises(KeyboardInterrupt):
+        run_sql(warehouse, "select max(a.range * b.range % 7) from range(10000000) as a, range(10000000) as b")
+    ctrl_c.join()
+
+
+def test_only_an_interrupt_becomes_one() -> None:
+    with pytest.raises(RuntimeError, match="something else"), interruptible():
+        raise RuntimeError("something else")

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.errors import MissingPart, StorageFull, StorageReadOnly, UsageError
-from storage.filesystem import Filesystem, LocalFolder, open_runs, translate_os_errors
+from storage.errors import MissingPart, StorageFull, StorageReadOnly, StoreError, UsageError
+from storage.filesystem import Filesystem, LocalFolder, free_bytes_at, open_runs, translate_os_errors
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -206,3 +206,30 @@ def test_a_killed_process_frees_its_lock(fs: Filesystem) -> None:
         with fs.lock("locks/a", lambda: (waited.append(True), killer.start())[0]):
             assert waited == [True]
         killer.join()
+
+
+@pytest.mark.parametrize("create", [True, False])
+def test_a_folder_below_a_file_names_the_file(tmp_path: Path, create: bool) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError) as caught:
+        open_runs(str(tmp_path / "file" / "sub" / "runs"), create=create)
+    assert str(caught.value) == (f"expected a folder, got a file, in {tmp_path / 'file'}. Name another folder.")
+    with pytest.raises(UsageError, match="expected a folder, got a file"):
+        free_bytes_at(str(tmp_path / "file" / "sub"))
+
+
+@pytest.mark.parametrize("create", [True, False])
+def test_no_name_is_no_folder(create: bool) -> None:
+    with pytest.raises(UsageError, match="expected a folder, got ''"):
+        open_runs("", create=create)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc is a folder in which nothing can be made")
+def test_a_folder_that_cannot_be_made_is_said() -> None:
+    with pytest.raises(StoreError, match=r"a folder that can be made, got .*, in /proc/runs\. Name another folder"):
+        open_runs("/proc/runs", create=True)
+
+
+def test_a_name_too_long_is_said(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="a folder that can be made, got file name too long"):
+        open_runs(str(tmp_path / ("x" * 300)), create=True)

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 LIGHT = ["errors", "layout", "keys", "filesystem", "manifest", "tables"]
 HEAVY = {"torch", "transformers", "prefect", "zarr", "numcodecs", "scipy", "pandas"}
@@ -17,7 +19,16 @@ def test_light_modules_import_nothing_heavy() -> None:
     assert HEAVY & set(done.stdout.split()) == set()
 
 
-def test_storage_imports_neither_tasks_nor_flows() -> None:
-    for path in (ROOT / "storage").glob("*.py"):
+@pytest.mark.parametrize(
+    ("folder", "forbidden"),
+    [
+        ("storage", {"tasks", "flows", "prefect"}),
+        ("tasks", {"flows"}),
+        ("tasks/kernels", {"flows", "storage", "prefect", "zarr", "duckdb", "pyarrow", "transformers"}),
+    ],
+)
+def test_dependencies_run_one_way(folder: str, forbidden: set[str]) -> None:
+    """flows → tasks → storage; kernels know no file and no engine."""
+    for path in (ROOT / folder).rglob("*.py"):
         lines = [line for line in path.read_text().splitlines() if line.strip().startswith(("from ", "import "))]
-        assert not [line for line in lines if line.split()[1].split(".")[0] in ("tasks", "flows", "sql")], path
+        assert not [line for line in lines if line.split()[1].split(".")[0] in forbidden], path

@@ -20,7 +20,7 @@ def test_paths_are_those_of_the_architecture() -> None:
     assert LAYOUT.store_model == "c/activations.zarr/model"
     assert LAYOUT.table_part("tokens", KEY, shard_part(3)) == "c/tables/tokens/0123456789abcdef/part-00003.parquet"
     assert LAYOUT.stages_table("sink", KEY) == "c/tables/stages/sink-0123456789abcdef.parquet"
-    assert LAYOUT.partial("sink", KEY, "00003") == "c/partials/sink/0123456789abcdef/part-00003.npz"
+    assert LAYOUT.partial("sink", KEY, "00003") == "c/partials/sink/0123456789abcdef/part-00003.safetensors"
     assert LAYOUT.lock("shard-3") == "c/locks/shard-3.lock"
     assert LAYOUT.staging("shard-3") == "c/staging/shard-3"
     assert batch_array(3, "value") == "batch-03/value"

@@ -239,7 +239,8 @@ def test_a_parts_record_of_another_shape_is_refused(manifest: Manifest) -> None:
 def test_stages_are_listed_with_their_done_parts(manifest: Manifest) -> None:
     assert manifest.stage_runs() == []
     for stage, key in (("sink", "b" * 64), ("sink", "a" * 64), ("contributions", "c" * 64)):
-        manifest.write_stage(stage, key, {"stage": stage, "key": key})
+        run = {"stage": stage, "key": key, "version": 1, "status": "done", "requested_at": "now"}
+        manifest.write_stage(stage, key, run)
     manifest.publish(LAYOUT.part_record("sink", "d" * 64, FINAL), PartRecord({}), [])
     found = [(run["stage"], run["key"][0]) for run in manifest.stage_runs()]
     assert found == [("contributions", "c"), ("sink", "a"), ("sink", "b")]

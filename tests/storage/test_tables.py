@@ -163,7 +163,7 @@ def test_the_same_rows_make_the_same_bytes(fs: Filesystem) -> None:
         ({"x": [1.0, 1e300]}, "column x of table rows needs float: 1 values are beyond its range"),
         ({"x": np.zeros((2, 2))}, r"column x of table rows needs float: expected one axis, got shape \(2, 2\)"),
         ({"n": "many"}, "column n of table rows needs int64"),
-        ({"x": [object(), object()]}, "column x of table rows needs float"),
+        ({"x": [{}, {}]}, "column x of table rows needs float"),
     ],
     ids=str,
 )

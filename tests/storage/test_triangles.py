@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.triangles import entries, pack, pack_rows, side, unpack
+from storage.triangles import _row_index, entries, pack, pack_rows, side, unpack
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
 
@@ -57,6 +57,21 @@ def test_views_with_gaps_are_packed_by_value() -> None:
     assert torch.equal(pack(full[::2, :5, :5]), pack(full[::2, :5, :5].contiguous()))
     packed = torch.randn(2, 20)[:, 5:15]
     assert torch.equal(unpack(packed), unpack(packed.contiguous()))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rows_are_written_in_place_and_cast(dtype: torch.dtype) -> None:
+    block = matrices(3, 9)[:, 4:7, :8]  # rows 4 to 6, one key more than they see
+    out = torch.full((3, 40), 7.0, dtype=dtype)
+    pack_rows(block, 4, 9, out=out[:, 5:23])
+    assert torch.equal(out[:, 5:23], pack_rows(block, 4, 9).to(dtype))
+    assert (out[:, :5] == 7).all() and (out[:, 23:] == 7).all()
+
+
+def test_an_accelerators_gather_reads_the_same_entries() -> None:
+    block = matrices(3, 9)[:, 4:7, :8]
+    index = _row_index(4, 3, 8, torch.device("cpu"))
+    assert torch.equal(block.flatten(-2).index_select(-1, index), pack_rows(block, 4, 9))
 
 
 @given(st.integers(1, 10**9))

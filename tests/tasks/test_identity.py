@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import UsageError
-from tasks.identity import CaptureSettings, blocks, capture_identity, model_title, stage_key
+from tasks.identity import CaptureSettings, blocks, capture_identity, corpus_title, model_title, stage_key
 from tasks.models.sources import resolve
 from tasks.registry import stage
 
@@ -85,6 +85,13 @@ def test_capture_id_names_model_and_corpus(model: Path) -> None:
     found = capture_identity(settings, resolve(str(model)), "c" * 64, 512)
     assert found.capture == f"model-input-text-{found.key[:10]}"
     assert model_title(resolve(str(model) + "/")) == "model"
+
+
+@pytest.mark.parametrize(
+    ("corpus", "title"), [("a/input.txt", "input"), ("texts/*.jsonl.gz", "texts"), ("*.txt", "corpus"), ("a/b/", "b")]
+)
+def test_corpus_title(corpus: str, title: str) -> None:
+    assert corpus_title(CaptureSettings("model", (corpus,))) == title
 
 
 def test_stage_key_depends_on_parameters_seed_and_capture() -> None:

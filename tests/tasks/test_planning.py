@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,9 +48,7 @@ def test_plan_loads_neither_torch_nor_prefect(settings: CaptureSettings, tmp_pat
         f"plan_capture(CaptureSettings('sample', ({settings.corpus[0]!r},), window=32), {str(tmp_path)!r});"
         "print([m for m in ('torch', 'transformers', 'prefect') if m in sys.modules])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, env=dict(os.environ)
-    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
     assert done.stdout.strip() == "[]", done.stderr
 
 
@@ -143,3 +144,56 @@ def test_estimates_of_smollm2() -> None:
 def test_configuration_without_a_size_is_named() -> None:
     with pytest.raises(ModelError, match="'num_hidden_layers' in the model's configuration, in somewhere"):
         ConfigShape.of({"hidden_size": 8, "num_attention_heads": 2}, "somewhere")
+
+
+def _copied_sample(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(ROOT / "samples" / "topics-neox", tmp_path / "model"))
+
+
+@pytest.mark.parametrize("value", [0, -3, "two", True, 2.5, [8]])
+def test_a_size_that_is_none_is_named_with_its_file(settings: CaptureSettings, tmp_path: Path, value: object) -> None:
+    model = _copied_sample(tmp_path)
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**config, "num_attention_heads": value}))
+    with pytest.raises(ModelError) as caught:
+        plan_capture(replace(settings, model=str(model)), str(tmp_path / "runs"))
+    assert (
+        f"expected an integer of at least 1 for 'num_attention_heads' in the model's configuration, got {value!r}, "
+        in (str(caught.value))
+    )
+    assert f"in {model / 'config.json'}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("tokenizer.json", "{"), ("tokenizer.json", ""), ("tokenizer_config.json", "{"), ("tokenizer_config.json", "[]")],
+)
+def test_a_damaged_tokenizer_is_named(settings: CaptureSettings, tmp_path: Path, name: str, content: str) -> None:
+    model = _copied_sample(tmp_path)
+    (model / name).write_text(content)
+    with pytest.raises(
+        ModelError, match=f"expected a {re.escape(name)} that can be read, got .*fetch the model"
+    ) as caught:
+        plan_capture(replace(settings, model=str(model)), str(tmp_path / "runs"))
+    assert f"in {model / name}" in str(caught.value)
+
+
+def test_names_that_are_empty_are_refused(settings: CaptureSettings, tmp_path: Path) -> None:
+    """An empty path would be the current folder."""
+    with pytest.raises(UsageError, match="expected a model, got '', in --model"):
+        plan_capture(replace(settings, model=""), str(tmp_path))
+    with pytest.raises(UsageError, match="expected a corpus, got '', in --corpus"):
+        plan_capture(replace(settings, corpus=("",)), str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"window": 0}, "window of at least 2 tokens, got 0"),
+        ({"stride": 0}, "at least 1, got 0, in stride"),
+        ({"device": "tpu"}, "one of auto, cpu, cuda, mps, got 'tpu', in device"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(settings: CaptureSettings, change: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        replace(settings, **change)
