@@ -7,6 +7,8 @@ displaced could decide (a few in a thousand) are sorted again in 64 bits.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 import torch
 from jaxtyping import Bool, Float32, Int32, Int64
@@ -29,7 +31,7 @@ def strongest_keys(entry: Float32[Tensor, "H q K"], hidden: Bool[np.ndarray, "q 
     n_heads, n_queries, n_keys = entry.shape
     key_bits = (n_keys - 1).bit_length()
     last = (1 << key_bits) - 1
-    low = last - np.arange(n_keys, dtype=np.int32)  # the smaller key is the larger integer
+    low = _codes(n_keys)
     barred = hidden * _HIDDEN  # (q, n)
     strength = entry.numpy().view(np.int32)  # with its sign
     packed = strength & np.int32(_VALUE ^ last)
@@ -48,6 +50,14 @@ def strongest_keys(entry: Float32[Tensor, "H q K"], hidden: Bool[np.ndarray, "q 
         codes[:, n_keys - barred.shape[1] :] |= barred[tied[1]]
         keys[..., :n_keys][tied] = _exact(strength[tied], codes, key_bits)[:, : -k - 1 : -1]
     return torch.from_numpy(keys)
+
+
+@lru_cache(maxsize=256)
+def _codes(n_keys: int) -> Int32[np.ndarray, " K"]:
+    """The low bits that stand for each key: the smaller key is the larger integer."""
+    codes = (1 << (n_keys - 1).bit_length()) - 1 - np.arange(n_keys, dtype=np.int32)
+    codes.setflags(write=False)
+    return codes
 
 
 def _open(leading: Int32[np.ndarray, "H q m"]) -> Bool[np.ndarray, "H q"]:

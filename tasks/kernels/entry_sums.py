@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tasks.kernels.edges import strongest_keys
 from tasks.kernels.outputs import HeadOutputs
-from tasks.kernels.scores import ScoreBlocks, reciprocal
+from tasks.kernels.scores import ScoreBlocks
 from tasks.kernels.visibility import QueryBlock, visible_block
 
 
@@ -32,40 +32,33 @@ class EntrySums:
         self.attention, self.outputs, self.window = attention, outputs, window
         self.dead_row, self.dead_query = outputs.norm == 0, outputs.layer_norm == 0  # (H, T), (T,)
         self.any_dead = bool(self.dead_row.any())
-        # Σ_i of cw_intra, cw_inter, |cw_intra|, |cw_inter|, α, α/‖o‖; Σ_j of cw_intra, cw_inter, |cw_intra|
-        self.column = attention.new_zeros(n_heads, 6, n_tokens)
-        self.row = attention.new_empty(n_heads, 3, n_tokens)
+        self.column = attention.new_zeros(n_heads, 4, n_tokens)  # Σ_i of cw_intra, cw_inter, |cw_intra|, |cw_inter|
+        self.row = attention.new_empty(n_heads, 3, n_tokens)  # Σ_j of cw_intra, cw_inter, |cw_intra|
         self.n_edges = n_edges
         self.edge_key = torch.empty(n_heads, n_tokens, n_edges, dtype=torch.int64)  # −1 where a row has fewer
-        self.edge = attention.new_empty(n_heads, 3, n_tokens, n_edges)  # α, cw_intra, cw_inter
+        self.edge = attention.new_empty(n_heads, 2, n_tokens, n_edges)  # cw_intra, cw_inter
         self._above = np.triu(np.ones((query_block, query_block), bool), 1)
         self._scores = ScoreBlocks(outputs, query_block)
-        self._query_weight = torch.stack((torch.ones_like(outputs.norm), reciprocal(outputs.norm)), 1)  # (H, 2, T)
-        self._query_weight[:, :, -1] = 0
 
     def add(self, block: QueryBlock) -> None:
-        """Take in the next block of queries."""
+        """Take in the next block of queries. Few steps: on small blocks each costs as much as what it computes."""
         rows, keys = slice(block.start, block.stop), slice(block.first_key, block.stop)
         predicting = min(block.stop, self.attention.shape[1] - 1) - block.start
-        alpha = self.attention[:, rows, keys]  # (H, q, K)
-        column = alpha.new_empty(len(alpha), 6, alpha.shape[2])
-        column[:, 4:] = torch.bmm(self._query_weight[:, :, rows], alpha)
-
-        entry = self._scores.both(block).mul_(alpha[:, None])  # cw_intra, cw_inter (H, 2, q, K)
-        torch.sum(entry[:, :, :predicting], 2, out=column[:, :2])
+        entry = self._scores.both(block).mul_(self.attention[:, None, rows, keys])  # cw_intra, cw_inter (H, 2, q, K)
+        counted, column = entry[:, :, :predicting], self.column[:, :, keys]
+        column[:, :2].add_(counted.sum(2))
         self.row[:, :2, rows] = entry.sum(-1)
+
         chosen = strongest_keys(entry[:, 0], self._hidden(block), self.n_edges)
         if self.any_dead:
             chosen[self.dead_row[:, rows]] = -1
-        at = chosen.clamp_min(0)
-        self.edge[:, 0, rows] = alpha.gather(2, at)
-        self.edge[:, 1:, rows] = entry.gather(3, at[:, None].expand(-1, 2, -1, -1))
-        self.edge_key[:, rows] = chosen + block.first_key * (chosen >= 0) if block.first_key else chosen
+        at = chosen.clamp_min(0)[:, None].expand(-1, 2, -1, -1)
+        self.edge[:, :, rows] = entry.gather(3, at)
+        self.edge_key[:, rows] = torch.where(chosen < 0, -1, chosen + block.first_key) if block.first_key else chosen
 
         entry.abs_()
-        torch.sum(entry[:, :, :predicting], 2, out=column[:, 2:4])
+        column[:, 2:].add_(counted.sum(2))
         self.row[:, 2, rows] = entry[:, 0].sum(-1)
-        self.column[:, :, keys] += column
 
     def _hidden(self, block: QueryBlock) -> Bool[np.ndarray, "q n"]:
         """Which of the last n keys of the block a query does not see; without a window those are the block's own."""
