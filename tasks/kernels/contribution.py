@@ -95,9 +95,7 @@ def contributions(
 
 def _token_scores(sums: EntrySums) -> TokenScores:
     T, norm = sums.outputs.norm.shape[1], sums.outputs.value_norm[:, :-1]
-    per_query = torch.stack((torch.ones_like(sums.outputs.norm), reciprocal(sums.outputs.norm)), 1)  # (H, 2, T)
-    per_query[:, :, -1] = 0  # the last position predicts nothing
-    raw, per_output = torch.bmm(per_query, sums.attention)[..., :-1].unbind(1)  # Σ_i α, Σ_i α/‖o‖
+    raw, per_output = (x.contiguous() for x in sums.alpha_column[..., :-1].unbind(1))
     intra, inter, intra_abs, inter_abs = (x.contiguous() for x in sums.column[..., :-1].unbind(1))
     vwon = per_output * norm
     if sums.any_dead:
@@ -132,8 +130,7 @@ def _edges(sums: EntrySums) -> Edges:
     """The factors of the strongest entries: cw = α · (‖ṽ‖/‖o‖) · cos."""
     o, keys = sums.outputs, sums.edge_key  # (H, T, k)
     absent, at = keys < 0, keys.clamp_min(0)
-    alpha = sums.attention.gather(2, at)
-    intra, inter = (x.contiguous() for x in sums.edge.unbind(1))
+    alpha, intra, inter = (x.contiguous() for x in sums.edge.unbind(1))
     for values in (alpha, intra, inter):
         values[absent] = torch.nan
     length = o.value_norm.gather(1, at.flatten(1)).view_as(alpha)

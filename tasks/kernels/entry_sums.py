@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tasks.kernels.edges import strongest_keys
 from tasks.kernels.outputs import HeadOutputs
-from tasks.kernels.scores import ScoreBlocks
+from tasks.kernels.scores import ScoreBlocks, reciprocal
 from tasks.kernels.visibility import QueryBlock, visible_block
 
 
@@ -32,19 +32,24 @@ class EntrySums:
         self.attention, self.outputs, self.window = attention, outputs, window
         self.dead_row, self.dead_query = outputs.norm == 0, outputs.layer_norm == 0  # (H, T), (T,)
         self.any_dead = bool(self.dead_row.any())
+        self.alpha_column = attention.new_zeros(n_heads, 2, n_tokens)  # Σ_i α, Σ_i α/‖o‖
         self.column = attention.new_zeros(n_heads, 4, n_tokens)  # Σ_i of cw_intra, cw_inter, |cw_intra|, |cw_inter|
         self.row = attention.new_empty(n_heads, 3, n_tokens)  # Σ_j of cw_intra, cw_inter, |cw_intra|
         self.n_edges = n_edges
         self.edge_key = torch.empty(n_heads, n_tokens, n_edges, dtype=torch.int64)  # −1 where a row has fewer
-        self.edge = attention.new_empty(n_heads, 2, n_tokens, n_edges)  # cw_intra, cw_inter
+        self.edge = attention.new_empty(n_heads, 3, n_tokens, n_edges)  # α, cw_intra, cw_inter
         self._above = np.triu(np.ones((query_block, query_block), bool), 1)
+        self._per_query = torch.stack((torch.ones_like(outputs.norm), reciprocal(outputs.norm)), 1)  # (H, 2, T)
+        self._per_query[:, :, -1] = 0  # the last position predicts nothing
         self._scores = ScoreBlocks(outputs, query_block)
 
     def add(self, block: QueryBlock) -> None:
         """Take in the next block of queries. Few steps: on small blocks each costs as much as what it computes."""
         rows, keys = slice(block.start, block.stop), slice(block.first_key, block.stop)
         predicting = min(block.stop, self.attention.shape[1] - 1) - block.start
-        entry = self._scores.both(block).mul_(self.attention[:, None, rows, keys])  # cw_intra, cw_inter (H, 2, q, K)
+        alpha = self.attention[:, rows, keys]  # (H, q, K)
+        self.alpha_column[:, :, keys].add_(torch.bmm(self._per_query[:, :, rows], alpha))
+        entry = self._scores.both(block).mul_(alpha[:, None])  # cw_intra, cw_inter (H, 2, q, K)
         counted, column = entry[:, :, :predicting], self.column[:, :, keys]
         column[:, :2].add_(counted.sum(2))
         self.row[:, :2, rows] = entry.sum(-1)
@@ -52,8 +57,9 @@ class EntrySums:
         chosen = strongest_keys(entry[:, 0], self._hidden(block), self.n_edges)
         if self.any_dead:
             chosen[self.dead_row[:, rows]] = -1
-        at = chosen.clamp_min(0)[:, None].expand(-1, 2, -1, -1)
-        self.edge[:, :, rows] = entry.gather(3, at)
+        at = chosen.clamp_min(0)
+        self.edge[:, 0, rows] = alpha.gather(2, at)
+        self.edge[:, 1:, rows] = entry.gather(3, at[:, None].expand(-1, 2, -1, -1))
         self.edge_key[:, rows] = torch.where(chosen < 0, -1, chosen + block.first_key) if block.first_key else chosen
 
         entry.abs_()

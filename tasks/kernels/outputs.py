@@ -61,6 +61,17 @@ def root(square: Float[Tensor, "*axes"]) -> Float[Tensor, "*axes"]:
     return torch.where(square < torch.finfo(square.dtype).tiny, 0, square).sqrt_()
 
 
+def weighted_sums(
+    attention: Float[Tensor, "H T T"], read: Float[Tensor, "H T d_v"], *, window: int | None, query_block: int
+) -> Float[Tensor, "H T d_v"]:
+    """Σ_j α[h,i,j] read[h,j] over visible keys, block by block of queries."""
+    sums = torch.empty_like(read)
+    for block in query_blocks(read.shape[1], window, query_block):
+        rows, keys = slice(block.start, block.stop), slice(block.first_key, block.stop)
+        sums[:, rows] = torch.bmm(attention[:, rows, keys], read[:, keys])
+    return sums
+
+
 def head_outputs(
     attention: Float[Tensor, "H T T"],
     value: Float[Tensor, "T H_kv d_v"],
@@ -83,10 +94,7 @@ def head_outputs(
     value_norm = root(torch.bmm(read, weights.gram).mul_(read).sum(-1))
     first = read[:, 0].clone()  # (H, d_v)
     read[:, 0] = 0
-    tail = torch.empty_like(read)
-    for block in query_blocks(n_tokens, window, query_block):
-        rows, keys = slice(block.start, block.stop), slice(block.first_key, block.stop)
-        tail[:, rows] = torch.bmm(attention[:, rows, keys], read[:, keys])
+    tail = weighted_sums(attention, read, window=window, query_block=query_block)
     del read  # as large as any array here
     sink_rate = attention[:, :, 0].contiguous()
     by_token = tail.new_empty(n_tokens, n_heads, tail.shape[-1])  # z, one row per token for the product with M
