@@ -85,8 +85,9 @@ def _loaded(prepared: Prepared) -> LoadedModel:
 
 
 def warm_up(runs: str, capture: str) -> None:
-    """Load the capture's model into this process, so that what follows measures capture alone."""
-    _loaded(Prepared.open(runs, capture))
+    """Load the capture's model into this process and touch every weight, so that what follows measures capture alone."""
+    for weight in _loaded(Prepared.open(runs, capture)).model.parameters():
+        weight.sum()
 
 
 def store_shape(loaded: LoadedModel, dtype: str) -> StoreShape:
