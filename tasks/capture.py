@@ -85,7 +85,7 @@ def _loaded(prepared: Prepared) -> LoadedModel:
 
 
 def warm_up(runs: str, capture: str) -> None:
-    """Load the capture's model into this process and touch every weight, so that what follows measures capture alone."""
+    """Load the capture's model and touch every weight, so that what follows measures capture alone."""
     for weight in _loaded(Prepared.open(runs, capture)).model.parameters():
         weight.sum()
 
