@@ -40,6 +40,8 @@ _STOPPING = (*_USER_ERRORS, StorageFull, StorageReadOnly)
 """Errors that every other shard would meet too."""
 
 _stop = threading.Event()
+_under_way, _ended = set[int](), threading.Condition()
+"""The threads that have a block, and word that one has come to its end."""
 
 
 class Stopped(Exception):
@@ -55,6 +57,16 @@ class ShardFailures(RuntimeError):
 
 
 def _each(shards: Iterable[int], work: Callable[[int], Any]) -> None:
+    _under_way.add(threading.get_ident())
+    try:
+        _one_by_one(shards, work)
+    finally:
+        with _ended:
+            _under_way.discard(threading.get_ident())
+            _ended.notify_all()
+
+
+def _one_by_one(shards: Iterable[int], work: Callable[[int], Any]) -> None:
     failures: dict[int, Exception] = {}
     for shard in shards:
         if _stop.is_set():
@@ -130,7 +142,9 @@ def run_shards(step: Task[Any, Any], shards: Sequence[int], workers: int, **argu
             futures = [runner.submit(step, {**arguments, "shards": block}) for block in blocks]
             results = [future.result(raise_on_failure=False) for future in futures]
         except BaseException:  # Ctrl-C, or SIGTERM, for which Prefect has an exception of its own
-            _stop.set()  # and the runner, on leaving, waits for what is under way
+            _stop.set()
+            with _ended:  # the runner, on leaving, waits for the threads it knows: not for one interrupted in its start
+                _ended.wait_for(lambda: not _under_way)
             raise
     failures: dict[int, Exception] = {}
     for result in results:

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 import sql
 from storage.errors import UnknownName, UsageError
-from storage.sql_errors import translate_sql_errors
+from storage.sql_errors import interruptible, translate_sql_errors
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,8 @@ def run_sql(connection: duckdb.DuckDBPyConnection, text: str) -> pa.Table:
 def fetch(connection: duckdb.DuckDBPyConnection, text: str, values: Mapping[str, Any]) -> pa.Table:
     """Run one statement to its end; DuckDB's errors come out as the family's."""
     with translate_sql_errors(connection, text):
-        return _told_apart(connection.sql(text, params=dict(values)).to_arrow_table())
+        answer = interruptible(connection, lambda: connection.sql(text, params=dict(values)).to_arrow_table())
+    return _told_apart(answer)
 
 
 def _told_apart(table: pa.Table) -> pa.Table:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from typing import TypeVar
 
 import duckdb
 
 from storage.errors import DamagedPart, MissingPart, StoreError, TheodoliteError, UnknownName, UsageError
 
+Answer = TypeVar("Answer")
 _OWN = re.compile(r"(MissingPart|DamagedPart): expected (.+?), got (.+?), in (.+?\.parquet)\. (.+)", re.DOTALL)
 """What a view says of a part that could not be read when the view was made (see `storage.views`)."""
 _FILE = re.compile(r"[\"'](\S.*?\.parquet)[\"']")
@@ -17,27 +20,32 @@ _LOST = re.compile(r"No files found|[Cc]annot open file|No such file")
 _TABLE = re.compile(r"Table with name (\S+) does not exist")
 _COLUMN = re.compile(r"(?:Referenced column|does not have a column named) \"([^\"]+)\"")
 _ALIAS = re.compile(r"Referenced table \"([^\"]+)\" not found")
-_INTERRUPTED = "Query interrupted"
+_TOLD_EVERY_S = 0.05
 _VERIFY = "Run `theodolite verify` to see what is lost, then the stage again."
 
 
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """Around any work of DuckDB: Ctrl-C comes out as KeyboardInterrupt, which DuckDB makes a RuntimeError of."""
-    try:
-        yield
-    except (RuntimeError, duckdb.InterruptException) as error:
-        if isinstance(error, duckdb.InterruptException) or str(error) == _INTERRUPTED:
-            raise KeyboardInterrupt from error
-        raise
+def interruptible(connection: duckdb.DuckDBPyConnection, work: Callable[[], Answer]) -> Answer:
+    """The answer of any work of DuckDB's, which Ctrl-C ends at once: whatever interrupts the wait stops the query.
+
+    DuckDB looks for signals of its own while a query runs, but may then wait for ever for its other threads. So the
+    query has a thread, and is told to stop until it has.
+    """
+    with ThreadPoolExecutor(1, thread_name_prefix="duckdb") as pool:
+        answer = pool.submit(work)
+        try:
+            return answer.result()
+        except BaseException:
+            while not answer.done():  # told before the query began, it would not be heard
+                connection.interrupt()
+                wait([answer], timeout=_TOLD_EVERY_S)
+            raise
 
 
 @contextmanager
 def translate_sql_errors(connection: duckdb.DuckDBPyConnection, text: str) -> Iterator[None]:
     """Turn an error of the statement `text` into UnknownName, UsageError, MissingPart, DamagedPart or StoreError."""
     try:
-        with interruptible():
-            yield
+        yield
     except duckdb.Error as error:
         raise _translated(connection, text, error) from error
 

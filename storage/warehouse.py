@@ -70,8 +70,8 @@ def save_catalog(fs: Filesystem, specs: Mapping[str, TableSpec]) -> str:
             connection.execute("use saved")
             views = _create(connection, fs, specs)
             remarks = [statement for name, spec in views.items() for statement in comments(name, spec)]
-            with interruptible():
-                connection.execute(";\n".join(["begin", *remarks, "commit", "use memory", "detach saved"]))
+            told = ";\n".join(["begin", *remarks, "commit", "use memory", "detach saved"])
+            interruptible(connection, lambda: connection.execute(told))
         finally:
             connection.close()
         # A write-ahead log beside it belongs to a client that died with the old file open, not to the new file.
@@ -89,14 +89,16 @@ def _create(
     connection: duckdb.DuckDBPyConnection, fs: Filesystem, specs: Mapping[str, TableSpec]
 ) -> dict[str, TableSpec]:
     """Macros and views in the connection's current catalog; returns each view's name with its table."""
-    catalog, views = read_catalog(fs, specs), {}
-    with interruptible():
+    catalog = read_catalog(fs, specs)
+    shown = [(view, spec, parts, runs) for name, spec in specs.items() for view, runs, parts in _shown(catalog, name)]
+
+    def create() -> None:
         connection.execute(sql.macros())
-        for name, spec in specs.items():
-            for view, runs, parts in _shown(catalog, name):
-                _create_view(connection, fs, view, spec, parts, runs)
-                views[view] = spec
-    return views
+        for view, spec, parts, runs in shown:
+            _create_view(connection, fs, view, spec, parts, runs)
+
+    interruptible(connection, create)
+    return {view: spec for view, spec, _, _ in shown}
 
 
 def _shown(catalog: Catalog, table: str) -> list[tuple[str, Sequence[Run], Sequence[TablePart]]]:
