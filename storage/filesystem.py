@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
+from storage.bulk import write_bulk
 from storage.errors import MissingPart, StoreError, TheodoliteError, UsageError
 from storage.os_errors import missing_error, not_a_file_error, read_only_error, translate_os_errors
 
@@ -61,6 +62,9 @@ class Filesystem(Protocol):
 
     def open_output(self, path: str) -> BinaryIO:
         """A new file to be written from its start to its end; not in place atomically, so only for staging."""
+
+    def write_bulk(self, path: str, parts: Sequence[bytes]) -> None:
+        """A new file of these parts, not read again soon; not in place atomically, so only for staging."""
 
     def open_input(self, path: str) -> BinaryIO:
         """A file to be read, seekable; MissingPart if it is not there."""
@@ -215,6 +219,12 @@ class LocalFolder:
         with translate_os_errors(str(target)):
             target.parent.mkdir(parents=True, exist_ok=True)
             return target.open("wb")
+
+    def write_bulk(self, path: str, parts: Sequence[bytes]) -> None:
+        target = self._at(path)
+        with translate_os_errors(str(target)):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            write_bulk(str(target), parts)
 
     def open_input(self, path: str) -> BinaryIO:
         try:

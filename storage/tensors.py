@@ -6,7 +6,8 @@ a chunk per layer. It is written in staging by one writer, and published by the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch
 
 from storage.chunks import Array, encode, metadata
 from storage.errors import StoreError
-from storage.filesystem import Filesystem, translate_os_errors
+from storage.filesystem import Filesystem
 from storage.layout import (
     MODEL,
     MODEL_BIAS,
@@ -50,7 +51,7 @@ _NAN_BITS = 0x7FC0
 class ShardWriter:
     """Writes one shard of a store into a staging folder, a layer of a batch at a time, in any order of layers.
 
-    For one thread. What a killed writer left in the folder is removed first.
+    For one thread, but for `encode`. What a killed writer left in the folder is removed first.
     """
 
     def __init__(self, fs: Filesystem, staging_path: str, shape: StoreShape) -> None:
@@ -75,6 +76,10 @@ class ShardWriter:
         Raises StoreError, naming layer, kind and document, for NaN, infinity, or a value beyond the stored dtype;
         ValueError for a wrong shape, a layer twice, or a kind that the store does not keep.
         """
+        self.put(self.encode(batch, layer, kind, tensor))
+
+    def encode(self, batch: int, layer: int, kind: str, tensor: torch.Tensor) -> list[Chunk]:
+        """The first half of `add`, from any thread: the values checked and compressed, nothing written."""
         path = batch_array(batch, kind)
         array = self._arrays.get(path)
         if array is None or not 0 <= layer < array.shape[0]:
@@ -84,7 +89,12 @@ class ShardWriter:
         stored = self.shape.dtypes[kind]
         steps = self.shape.steps(kind, self._lengths[batch])
         check_values(tensor, stored, kind, layer, steps=steps, documents=self._documents[batch])
-        self._files.layer(path, array, layer, _stored(tensor, stored))
+        return list(_chunks(path, array, layer, _stored(tensor, stored)))
+
+    def put(self, chunks: Sequence[Chunk]) -> None:
+        """The second half of `add`: write what `encode` made."""
+        for chunk in chunks:
+            self._files.put(chunk)
 
     def close(
         self, documents: Sequence[int], token_ids: Sequence[np.ndarray], nll: Sequence[np.ndarray]
@@ -100,9 +110,9 @@ class ShardWriter:
         for name, dtype, fill, rows in (("token_ids", "<i4", -1, token_ids), ("nll", "<f4", float("nan"), nll)):
             array = Array((1, sum(lengths)), dtype, ("shard", "token"), _PER_TOKEN[name], fill)
             self._arrays[name] = array
-            self._files.layer(name, array, 0, np.concatenate([np.asarray(row, dtype=dtype) for row in rows]))
+            self.put(list(_chunks(name, array, 0, np.concatenate([np.asarray(row, dtype=dtype) for row in rows]))))
         for path, data in metadata(self._groups(documents, lengths), self._arrays).items():
-            self._files.put(path, data, FileRecord.of(data))
+            self._files.put(Chunk(path, [data], FileRecord.of(data)))
         return self._files.records
 
     def _array(self, batch: int, kind: str) -> Array:
@@ -206,7 +216,7 @@ def write_model(
         SHARDS: {"meaning": "one group per shard"},
     }
     for path, data in metadata(groups, arrays).items():
-        files.put(path, data, FileRecord.of(data))
+        files.put(Chunk(path, [data], FileRecord.of(data)))
     return files.records
 
 
@@ -227,7 +237,8 @@ def _write_layers(files: _Files, path: str, array: Array, layers: Iterable[torch
         if tuple(tensor.shape) != array.shape[1:] or layer >= array.shape[0]:
             raise ValueError(f"{path}, layer {layer}: expected shape {array.shape[1:]}, got {tuple(tensor.shape)}")
         check_values(tensor, "float32", path, layer, steps=[], documents=[])
-        files.layer(path, array, layer, _stored(tensor, "float32"))
+        for chunk in _chunks(path, array, layer, _stored(tensor, "float32")):
+            files.put(chunk)
         count += 1
     if count != array.shape[0]:
         raise ValueError(f"{path}: expected {array.shape[0]} layers, got {count}")
@@ -246,19 +257,26 @@ class _Files:
         self._fs, self.folder, self.records = fs, folder, dict[str, FileRecord]()
         fs.remove(folder)
 
-    def layer(self, array_path: str, array: Array, layer: int, values: np.ndarray) -> None:
-        for name, part in array.blocks(layer):
-            body, end, record = encode(values[part][None], array.chunk, array.fill)
-            self.put(f"{array_path}/{name}", body, record, end)
+    def put(self, chunk: Chunk) -> None:
+        if chunk.name in self.records:
+            raise ValueError(f"{chunk.name} is written already")
+        self._fs.write_bulk(under(self.folder, chunk.name), chunk.parts)
+        self.records[chunk.name] = chunk.record
 
-    def put(self, name: str, body: bytes, record: FileRecord, end: bytes = b"") -> None:
-        if name in self.records:
-            raise ValueError(f"{name} is written already")
-        path = under(self.folder, name)
-        with translate_os_errors(self._fs.absolute(path)), self._fs.open_output(path) as file:
-            file.write(body)
-            file.write(end)
-        self.records[name] = record
+
+@dataclass(frozen=True)
+class Chunk:
+    """A file of the store that is still to be written."""
+
+    name: str
+    parts: Sequence[bytes]
+    record: FileRecord
+
+
+def _chunks(array_path: str, array: Array, layer: int, values: np.ndarray) -> Iterator[Chunk]:
+    for name, part in array.blocks(layer):
+        body, end, record = encode(values[part][None], array.chunk, array.fill)
+        yield Chunk(f"{array_path}/{name}", (body, end), record)
 
 
 def _stored(tensor: torch.Tensor, dtype: str) -> np.ndarray:

@@ -1,58 +1,84 @@
-"""One writer thread behind a bounded queue: writing overlaps computing, and its errors come back."""
+"""From the model to the disk: tensors are encoded in groups on all cores, and written behind the model's back.
+
+On the CPU the model and the encoding want the same cores. Model threads that share a core with an encoder hold up all
+others, so the two take turns; on an accelerator encoding goes on beside the model.
+"""
 
 from __future__ import annotations
 
-import queue
-import threading
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar
 
-_STOP = object()
+from threadpoolctl import threadpool_limits
+
+Encoded = TypeVar("Encoded")
+
+GATHERED = 8
+"""Tensors encoded together: two layers' worth, so that every core has something to do."""
 
 
-class BackgroundCalls:
-    """Runs calls one after the other in a thread, in the order in which they were put.
+class Pipeline(Generic[Encoded]):
+    """Calls `encode` for what is put, in `threads` threads, and `write` for each result, in one thread, in that order.
 
-    At most `depth` calls wait, so memory is bounded by what those hold. The first error is raised in the calling
-    thread, at the next `put` or at the end of the block; the calls after it are dropped.
+    Two groups are in memory at most. The first error of either is raised in the calling thread, at a later `put` or at
+    the end of the block; what was put after it is dropped.
     """
 
-    def __init__(self, depth: int) -> None:
-        self._calls: queue.Queue[Any] = queue.Queue(maxsize=depth)
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="theodolite-writer", daemon=True)
+    def __init__(
+        self, encode: Callable[..., Encoded], write: Callable[[Encoded], None], *, threads: int, take_turns: bool
+    ) -> None:
+        self._encode, self._write, self._take_turns = encode, write, take_turns
+        self._encoders = ThreadPoolExecutor(max(1, min(threads, GATHERED)), "theodolite-encoder", _alone)
+        self._writer = ThreadPoolExecutor(1, "theodolite-writer")
+        self._group: list[tuple[int, tuple[Any, ...]]] = []
+        self._under_way: list[Future[None]] = []
 
-    def put(self, call: Callable[..., Any], *arguments: Any) -> None:
-        """Queue one call; blocks while the queue is full; raises what an earlier call raised."""
-        self._raise()
-        self._calls.put((call, arguments))
+    def put(self, size: int, *arguments: Any) -> None:
+        """Encode and write one thing of that size (any unit: the larger ones begin first)."""
+        self._group.append((size, arguments))
+        if len(self._group) == GATHERED:
+            self._send()
 
-    def _run(self) -> None:
-        while (item := self._calls.get()) is not _STOP:
-            if self._error is not None:
-                continue
-            call, arguments = item
-            try:
-                call(*arguments)
-            except BaseException as error:  # whatever it is, the calling thread must hear of it
-                self._error = error
-            del item, call, arguments
+    def _send(self) -> None:
+        self._settle()
+        group, self._group = dict(enumerate(self._group)), []
+        order = sorted(group, key=lambda i: -group[i][0])
+        # Nothing here may keep a tensor: each is given up as soon as it is encoded.
+        encoded = {i: self._encoders.submit(self._encode, *group.pop(i)[1]) for i in order}
+        self._under_way = [self._writer.submit(self._write_one, encoded[i]) for i in sorted(encoded)]
+        if self._take_turns:
+            for future in encoded.values():
+                future.result()
 
-    def _raise(self) -> None:
-        if self._error is not None:
-            raise self._error
+    def _write_one(self, encoded: Future[Encoded]) -> None:
+        self._write(encoded.result())
+
+    def _settle(self) -> None:
+        """Wait until everything that was sent is written."""
+        under_way, self._under_way = self._under_way, []
+        for future in under_way:
+            future.result()
 
     def __enter__(self) -> Self:
-        self._thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None and self._error is None:
-            self._error = error
-        self._calls.put(_STOP)
-        self._thread.join()
-        if error is None:
-            self._raise()
+        try:
+            if error is None:
+                self._send()
+                self._settle()
+        finally:
+            for pool in (self._encoders, self._writer):
+                pool.shutdown(cancel_futures=True)
+
+
+def _alone() -> None:
+    """An encoder's tensor operations stay in its thread: torch would give every such thread a team of its own."""
+    import torch
+
+    torch.get_num_threads()  # torch gives a thread its team at the first such question, and would undo the limit
+    threadpool_limits(limits=1, user_api="openmp")

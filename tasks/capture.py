@@ -11,8 +11,8 @@ import numpy as np
 from storage.errors import ForeignStore
 from storage.layout import under
 from storage.manifest import placed
-from storage.tensors import ShardWriter, StoreShape, model_moves, write_model
-from tasks.background import BackgroundCalls
+from storage.tensors import Chunk, ShardWriter, StoreShape, model_moves, write_model
+from tasks.background import Pipeline
 from tasks.identity import blocks
 from tasks.models.loading import LoadedModel, load_model, pick_device
 from tasks.models.run import TapSettings, capture_batch
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     import torch
 
 KINDS = ("attention", "value", "output_input", "residual", "sink_mass")
-_QUEUED = 8
-"""Tensors that may wait for the writer: two layers' worth."""
 
 
 def shards_left(runs: str, capture: str) -> list[int]:
@@ -138,19 +136,26 @@ def _capture(
     batches = blocks([len(t) for t in token_ids], prepared.settings["batch_tokens"], padded=True)
     writer = ShardWriter(prepared.fs, folder, shape)
     nll: list[np.ndarray] = []
-    with BackgroundCalls(_QUEUED) as background:
+    with _pipeline(writer, loaded) as pipeline:
         for batch, members in enumerate(batches):
             ids, numbers = [token_ids[i] for i in members], [documents[i] for i in members]
-            background.put(writer.begin_batch, batch, [len(t) for t in ids], numbers)
+            writer.begin_batch(batch, [len(t) for t in ids], numbers)
 
             def keep(layer: int, kind: str, tensor: torch.Tensor, batch: int = batch) -> None:
-                background.put(writer.add, batch, layer, kind, tensor)
+                pipeline.put(tensor.numel(), batch, layer, kind, tensor)
 
             nll += capture_batch(loaded, ids, _tap_settings(prepared, shape), keep, numbers)
             emit(Progress("capture", sum(len(t) for t in ids), "tokens"))
     work = Work(quality={"milliseconds": round(1000 * (time.perf_counter() - started))})
     work.add_folder(folder, prepared.layout.shard(shard), writer.close(documents, token_ids, nll))
     return work
+
+
+def _pipeline(writer: ShardWriter, loaded: LoadedModel) -> Pipeline[list[Chunk]]:
+    import torch
+
+    on_cpu = loaded.device == "cpu"
+    return Pipeline(writer.encode, writer.put, threads=torch.get_num_threads(), take_turns=on_cpu)
 
 
 def _tap_settings(prepared: Prepared, shape: StoreShape) -> TapSettings:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
-from typing import BinaryIO
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from storage.errors import StorageFull, StorageReadOnly, TheodoliteError
-from storage.filesystem import Filesystem, LocalFolder
+from storage.filesystem import Filesystem, LocalFolder, translate_os_errors
 from storage.layout import Layout
 from storage.manifest import Manifest
 from storage.tensors import ActivationStore
@@ -25,24 +24,12 @@ class Filling(LocalFolder):
         super().__init__(where)
         self.room, self.number = room, number
 
-    def open_output(self, path: str) -> BinaryIO:
-        file = super().open_output(path)
-        disk = self
-
-        class Output:
-            def write(self, data: bytes) -> int:
-                disk.room -= len(data)
-                if disk.room < 0:
-                    raise OSError(disk.number, "refused")
-                return file.write(data)
-
-            def __enter__(self) -> Output:
-                return self
-
-            def __exit__(self, *_: object) -> None:
-                file.close()
-
-        return Output()  # type: ignore[return-value]
+    def write_bulk(self, path: str, parts: Sequence[bytes]) -> None:
+        with translate_os_errors(self.absolute(path)):
+            self.room -= sum(len(part) for part in parts)
+            if self.room < 0:
+                raise OSError(self.number, "refused")
+        super().write_bulk(path, parts)
 
 
 @pytest.mark.parametrize(

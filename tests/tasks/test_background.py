@@ -1,52 +1,94 @@
-"""The writer thread: order, bounded memory, and errors that come back."""
+"""From the model to the disk: all of it, in order, with bounded memory, and errors that come back."""
 
 from __future__ import annotations
 
 import threading
+import time
+from typing import Any
 
 import pytest
+import torch
 
-from tasks.background import BackgroundCalls
-
-
-def test_calls_run_in_order_in_another_thread() -> None:
-    seen: list[tuple[int, int]] = []
-    with BackgroundCalls(2) as calls:
-        for i in range(50):
-            calls.put(lambda i: seen.append((i, threading.get_ident())), i)
-    assert [i for i, _ in seen] == list(range(50))
-    assert {thread for _, thread in seen} != {threading.get_ident()}
+from tasks.background import GATHERED, Pipeline
 
 
-def test_queue_is_bounded() -> None:
-    gate, started = threading.Event(), threading.Semaphore(0)
-    with BackgroundCalls(2) as calls:
-        calls.put(lambda: (started.release(), gate.wait()))
-        started.acquire()
-        calls.put(int)
-        calls.put(int)
-        blocked = threading.Thread(target=calls.put, args=(int,))
+def pipeline(encode: Any, write: Any, take_turns: bool = True) -> Pipeline[Any]:
+    return Pipeline(encode, write, threads=2, take_turns=take_turns)
+
+
+@pytest.mark.parametrize("take_turns", [True, False])
+@pytest.mark.parametrize("n", [0, 1, GATHERED, 5 * GATHERED + 3])
+def test_everything_is_written_in_order_in_one_other_thread(n: int, take_turns: bool) -> None:
+    seen: list[tuple[int, str]] = []
+    with pipeline(lambda i: -i, lambda i: seen.append((i, threading.current_thread().name)), take_turns) as lines:
+        for i in range(n):
+            lines.put(i % 5, i)
+    assert [i for i, _ in seen] == [-i for i in range(n)]
+    assert len({thread for _, thread in seen}) == min(n, 1)
+    assert threading.current_thread().name not in {thread for _, thread in seen}
+
+
+def test_two_groups_wait_at_most() -> None:
+    gate, encoded = threading.Event(), []
+    with pipeline(encoded.append, lambda _: gate.wait(), take_turns=False) as lines:
+        for i in range(GATHERED):
+            lines.put(1, i)
+        blocked = threading.Thread(target=lambda: [lines.put(1, i) for i in range(2 * GATHERED)])
         blocked.start()
-        blocked.join(0.2)
+        blocked.join(0.3)
         assert blocked.is_alive()
+        assert len(encoded) == GATHERED
         gate.set()
         blocked.join(10)
         assert not blocked.is_alive()
+    assert len(encoded) == 3 * GATHERED
 
 
-def test_first_error_is_raised_and_later_calls_are_dropped() -> None:
+def test_taking_turns_the_caller_waits_for_the_encoders() -> None:
+    """Not so on an accelerator."""
+    done: list[int] = []
+
+    def encode(i: int) -> None:
+        time.sleep(0.05)
+        done.append(i)
+
+    for take_turns in (True, False):
+        done.clear()
+        with pipeline(encode, lambda _: None, take_turns) as lines:
+            for i in range(GATHERED):
+                lines.put(1, i)
+            assert (len(done) == GATHERED) == take_turns
+
+
+def _fail(_: int) -> None:
+    raise OSError("no space left")
+
+
+@pytest.mark.parametrize("take_turns", [True, False])
+@pytest.mark.parametrize(("encode", "write"), [(_fail, int), (int, _fail)], ids=["encode", "write"])
+def test_the_error_comes_back_and_ends_the_work(encode: Any, write: Any, take_turns: bool) -> None:
     seen: list[int] = []
 
-    def fail() -> None:
-        raise OSError("no space left")
+    def noted(i: int) -> Any:
+        seen.append(i)
+        return encode(i)
 
-    with pytest.raises(OSError, match="no space left"), BackgroundCalls(4) as calls:
-        calls.put(seen.append, 1)
-        calls.put(fail)
-        calls.put(seen.append, 2)
-    assert seen == [1]
+    with pytest.raises(OSError, match="no space left"), pipeline(noted, write, take_turns) as lines:
+        for i in range(10 * GATHERED):
+            lines.put(1, i)
+    assert len(seen) <= 2 * GATHERED
 
 
 def test_error_of_the_block_wins() -> None:
-    with pytest.raises(KeyError, match="mine"), BackgroundCalls(4):
+    with pytest.raises(KeyError, match="mine"), pipeline(_fail, _fail) as lines:
+        lines.put(1, 1)
         raise KeyError("mine")
+
+
+def test_an_encoder_keeps_to_its_own_core() -> None:
+    """And leaves the model's threads alone."""
+    torch.set_num_threads(2)
+    counts: list[int] = []
+    with pipeline(lambda _: torch.get_num_threads(), counts.append) as lines:
+        lines.put(1, 1)
+    assert (counts, torch.get_num_threads()) == ([1], 2)
