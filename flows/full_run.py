@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from prefect import flow
+from pydantic import NonNegativeInt, PositiveInt
 
 from flows.capture_run import capture_run
 from flows.config import CaptureConfig
@@ -24,8 +25,8 @@ def full_run(
     stages: list[str] | None = None,
     parameters: dict[str, dict[str, Any]] | None = None,
     runs: str = "runs",
-    seed: int = 0,
-    workers: int | None = None,
+    seed: NonNegativeInt = 0,
+    workers: PositiveInt | None = None,
 ) -> Outcome:
     """Capture a model over a corpus, do the stages, and check the identities that their tables must hold.
 

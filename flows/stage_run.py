@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from prefect import flow
+from pydantic import NonNegativeInt, PositiveInt
 
 from flows.captures import pick_capture
 from flows.engine import stage_workers
@@ -21,8 +22,8 @@ def stage_run(
     capture: str | None = None,
     parameters: dict[str, Any] | None = None,
     runs: str = "runs",
-    seed: int = 0,
-    workers: int | None = None,
+    seed: NonNegativeInt = 0,
+    workers: PositiveInt | None = None,
 ) -> Outcome:
     """Do one stage of a capture.
 

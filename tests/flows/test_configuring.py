@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -147,3 +148,13 @@ def test_set_needs_its_three_parts(change: str) -> None:
 
 def test_set_keeps_an_equals_sign_in_its_value() -> None:
     assert stage_changes(["a.b=c=d", "a.e= 1 "]) == {"a": {"b": "c=d", "e": "1"}}
+
+
+@pytest.mark.parametrize(("name", "value"), [("seed", -1), ("workers", 0)])
+@pytest.mark.parametrize("flow", ["flows.stage_run.stage_run", "flows.full_run.full_run"])
+def test_a_deployment_refuses_what_the_command_refuses(flow: str, name: str, value: int) -> None:
+    from prefect.exceptions import ParameterTypeError
+
+    module, _, function = flow.rpartition(".")
+    with pytest.raises(ParameterTypeError, match=name):
+        getattr(import_module(module), function).validate_parameters({name: value})

@@ -173,42 +173,10 @@ def capture_columns(name: str, store_dtype: str) -> dict[str, Columns]:
     doc, position = _grid(DOCS, TOKENS)
     nll = random.random(len(doc)).astype(np.float32)
     nll[position == 0] = np.nan
-    n_tokens = DOCS * TOKENS
-    values: dict[str, Any] = {
-        "name": name,
-        "model": "made-up",
-        "model_digest": "0" * 64,
-        "family": "gpt_neox",
-        "norm": "layernorm",
-        "n_layers": LAYERS,
-        "n_heads": HEADS,
-        "n_kv_heads": KV_HEADS,
-        "d_model": WIDTH,
-        "d_value": WIDTH,
-        "causal": True,
-        "corpus": "numbers",
-        "corpus_digest": "1" * 64,
-        "tokenizer_digest": "2" * 64,
-        "bos_policy": "auto",
-        "window_tokens": TOKENS,
-        "stride_tokens": TOKENS,
-        "n_docs": DOCS,
-        "n_tokens": n_tokens,
-        "compute_dtype": "float32",
-        "attention_storage": "stored",
-        "value_dtype": store_dtype,
-        "device": "cpu",
-        "bytes": 4800,
-        "seconds": 2.0,
-        "tokens_per_second": n_tokens / 2,
-        "created_at": "2026-01-01T00:00:00+00:00",
-        "versions": "{}",
-        "config": json.dumps({"store_dtypes": {"attention": store_dtype, "value": store_dtype}}),
-    }
     layer, head = _grid(LAYERS, HEADS)
     norms = random.random((2, len(layer)))
     return {
-        "captures": {column: np.asarray([value]) for column, value in values.items()},
+        "captures": {column: np.asarray([value]) for column, value in _capture_row(name, store_dtype).items()},
         "documents": {
             "doc": np.arange(DOCS),
             "source": np.asarray([f"text {d}" for d in range(DOCS)], dtype=object),
@@ -232,4 +200,41 @@ def capture_columns(name: str, store_dtype: str) -> dict[str, Columns]:
             "weight_norm_v": norms[0],
             "weight_norm_o": norms[1],
         },
+    }
+
+
+def _capture_row(name: str, store_dtype: str) -> dict[str, Any]:
+    sizes = {
+        "n_layers": LAYERS,
+        "n_heads": HEADS,
+        "n_kv_heads": KV_HEADS,
+        "d_model": WIDTH,
+        "d_value": WIDTH,
+        "window_tokens": TOKENS,
+        "stride_tokens": TOKENS,
+        "n_docs": DOCS,
+        "n_tokens": DOCS * TOKENS,
+    }
+    cost = {"bytes": 4800, "seconds": 2.0, "tokens_per_second": DOCS * TOKENS / 2}
+    store_dtypes = {"attention": store_dtype, "value": store_dtype}
+    return {
+        **sizes,
+        **cost,
+        "name": name,
+        "model": "made-up",
+        "model_digest": "0" * 64,
+        "family": "gpt_neox",
+        "norm": "layernorm",
+        "causal": True,
+        "corpus": "numbers",
+        "corpus_digest": "1" * 64,
+        "tokenizer_digest": "2" * 64,
+        "bos_policy": "auto",
+        "compute_dtype": "float32",
+        "attention_storage": "stored",
+        "value_dtype": store_dtype,
+        "device": "cpu",
+        "created_at": "2026-01-01T00:00:00+00:00",
+        "versions": "{}",
+        "config": json.dumps({"store_dtypes": store_dtypes}),
     }
