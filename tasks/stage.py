@@ -79,14 +79,21 @@ def _context(run: StageRun, layers: int) -> StageContext:
 
 
 def _check_reads(declared: Stage, shape: StoreShape, capture: str) -> None:
-    missing = sorted(declared.reads - set(shape.dtypes))
+    missing = sorted(declared.reads - shape.offered)
     if missing:
         raise UsageError(
             f"a store with {', '.join(sorted(declared.reads))}",
             got=f"one without {', '.join(missing)}",
             where=f"capture {capture}, stage {declared.name}",
-            remedy="Capture again with what the stage reads.",
+            remedy=_remedy(missing),
         )
+
+
+def _remedy(missing: Sequence[str]) -> str:
+    """How to capture what a store lacks."""
+    options = {"attention": "--attention stored or rebuilt", "sink_mass": "--attention stored or rebuilt"}
+    needed = dict.fromkeys(options.get(kind, f"--keep with {kind}") for kind in missing)
+    return f"Capture again with what the stage reads: {', '.join(needed)}."
 
 
 def run_stage_shards(runs: str, capture: str, name: str, key: str, shards: Sequence[int]) -> list[int]:
@@ -122,7 +129,7 @@ def _shard_part(
 ) -> Work:
     parameters = stage_parameters(declared, run.parameters)
     rows = _PartRows(prepared.fs, staging, declared, prepared.layout.capture, run.key)
-    context = _context(run, store.shape.n_layers)
+    context = _context(run, len(store.shape.kept_layers))
     partial, quality = declared.steps().per_shard(store, store.shard(shard), parameters, context, rows)
     work = Work(quality=quality)
     rows.close(work, prepared.layout, run.key, shard_part(shard))
@@ -165,7 +172,7 @@ def _final_part(prepared: Prepared, declared: Stage, run: StageRun, store: Activ
     combined = reduce(steps.combine, partials)
     rows = _PartRows(fs, staging, declared, layout.capture, run.key)
     parameters = stage_parameters(declared, run.parameters)
-    work = Work(quality=steps.finish(store, combined, parameters, _context(run, store.shape.n_layers), rows))
+    work = Work(quality=steps.finish(store, combined, parameters, _context(run, len(store.shape.kept_layers)), rows))
     rows.close(work, layout, run.key, FINAL)
     return work
 
