@@ -46,9 +46,7 @@ class LayerTerms:
     dtype: torch.dtype = torch.float32
 
     @classmethod
-    def of(
-        cls, rebuild: Rebuild, layer: int, *, window: int | None, causal: bool, sinks: Tensor | None
-    ) -> LayerTerms:
+    def of(cls, rebuild: Rebuild, layer: int, *, window: int | None, causal: bool, sinks: Tensor | None) -> LayerTerms:
         dtype: torch.dtype = getattr(torch, rebuild.dtype)
         return cls(rebuild.scaling[layer], rebuild.softcap[layer], window, causal, sinks, dtype)
 

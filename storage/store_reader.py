@@ -52,7 +52,9 @@ class ActivationStore:
 
     def __init__(self, manifest: Manifest) -> None:
         self._manifest, self._layout = manifest, manifest.layout
-        self._model = StoreFolder(manifest, self._layout.store, self._layout.model_record, "the model's part of the store")
+        self._model = StoreFolder(
+            manifest, self._layout.store, self._layout.model_record, "the model's part of the store"
+        )
         self.shape = StoreShape.from_json(self._model.attributes("").get("shape"), self._model.where(zarr_json("")))
 
     @classmethod

@@ -198,9 +198,9 @@ def write_model(
     """Write what does not depend on the text, and the store's own groups, into staging, as float32.
 
     `w_o`: per layer the output projection by head, (H, d_v, D); a tensor (L, H, d_v, D) serves. `bias`: per layer (D,),
-    or None. `value_norm`: Frobenius norm of W_V per layer and key/value head, (L, H_kv). `sinks`: learned sink logits (L, H),
-    which a store of rebuilt attention needs. Returns every file's record by its path inside the store; publish them
-    with `model_moves`.
+    or None. `value_norm`: Frobenius norm of W_V per layer and key/value head, (L, H_kv). `sinks`: learned sink logits
+    (L, H), which a store of rebuilt attention needs. Returns every file's record by its path inside the store; publish
+    them with `model_moves`.
     """
     files, arrays = _Files(fs, staging_path), dict[str, Array]()
     sizes: tuple[int, ...] = (shape.n_layers, shape.n_heads, shape.d_value, shape.d_model)

@@ -13,8 +13,8 @@ from storage.layout import under
 from storage.manifest import placed
 from storage.tensors import Chunk, ShardWriter, StoreShape, model_moves, write_model
 from tasks.background import Pipeline
-from tasks.identity import blocks
 from tasks.chosen import Chosen
+from tasks.identity import blocks
 from tasks.models.kept import Kept
 from tasks.models.loading import LoadedModel, load_model, pick_device
 from tasks.models.rebuilding import rebuild_of, sink_logits
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import torch
+
 
 def shards_left(runs: str, capture: str) -> list[int]:
     """The shards that are not published yet."""

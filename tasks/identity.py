@@ -64,7 +64,6 @@ class CaptureSettings:
             if value is not None and value < 1:
                 raise UsageError("a number of at least 1", got=str(value), where=name)
 
-
     def _choose(self) -> None:
         """What is kept, in the words that are the same for the same choice, so that its key is the same too."""
         object.__setattr__(self, "store_dtype", canonical_dtypes(self.store_dtype))

@@ -164,9 +164,9 @@ def _plan(described: _Described, lengths: list[int], left_out: dict[str, int], f
 
 def smaller(plan: CapturePlan) -> str:
     """What makes a capture smaller, for one that does not fit."""
-    sizes = plan.attention_bytes
-    other = "rebuilt" if sizes.get("rebuilt", sizes["stored"]) < sizes["stored"] else None
-    way = "" if plan.attention != "stored" or other is None else ", keep attention as query and key (--attention rebuilt)"
+    sizes, way = plan.attention_bytes, ""
+    if plan.attention == "stored" and sizes.get("rebuilt", sizes["stored"]) < sizes["stored"]:
+        way = ", keep attention as query and key (--attention rebuilt)"
     return f"Capture fewer documents (--max-documents){way}, or store float16 (--store-dtype float16)."
 
 

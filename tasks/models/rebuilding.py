@@ -23,6 +23,7 @@ SAMPLED = 4
 _TOLERANCE = 1e-5
 """How far rebuilt attention may be from the tapped where the model computes, and the store keeps, float32."""
 
+
 @dataclass(frozen=True)
 class Heard:
     """What one layer's attention function was called with."""
@@ -43,7 +44,7 @@ class Heard:
 
 
 def rebuild_of(anatomy: Anatomy, heard: Sequence[Heard], dtype: str, where: str) -> Rebuild:
-    """How attention is rebuilt, from what each layer was called with; ModelError where one pair of widths will not do."""
+    """How attention is rebuilt, from what each layer was called with; ModelError where their sizes differ."""
     sizes = {(layer.n_heads, layer.n_key_heads, layer.d_qk) for layer in heard}
     if len(sizes) != 1 or next(iter(sizes))[0] != anatomy.n_heads:
         raise ModelError(
@@ -86,7 +87,7 @@ class RebuildSample:
                 self._tapped[:, at, first_key:last] = alpha[:, row - first_row].float()
 
     def check(self, query: Tensor, key: Tensor, terms: LayerTerms, place: Place) -> None:
-        """Stop the shard unless the rows rebuilt from query (T, H, d) and key (T, H_kv, d), as stored, are the tapped."""
+        """Stop the shard unless rows rebuilt from query (T, H, d) and key (T, H_kv, d), as stored, are as tapped."""
         rows = torch.tensor(self.rows, device=query.device)
         error = (rebuilt_rows(query[rows], key, rows, terms) - self._tapped).abs()
         allowed = self._allowed(query[rows], key, terms)
