@@ -88,7 +88,7 @@ def rebuilt_rows(query: Tensor, key: Tensor, rows: Tensor, terms: LayerTerms, fi
 def _hidden(rows: Tensor, first: int, n_keys: int, terms: LayerTerms) -> Tensor:
     """(q, K): the keys that a row does not see."""
     keys = torch.arange(first, first + n_keys, device=rows.device)
-    later = keys > rows[:, None] if terms.causal else torch.zeros(len(rows), n_keys, dtype=torch.bool)
+    later = keys > rows[:, None] if terms.causal else torch.zeros_like(keys, dtype=torch.bool).expand(len(rows), -1)
     return later | (keys <= rows[:, None] - terms.window) if terms.window else later
 
 

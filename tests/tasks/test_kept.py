@@ -1,4 +1,4 @@
-"""What a capture keeps is what was chosen; a stage cannot tell rebuilt attention from stored, and names what is lacking."""
+"""What a capture keeps is what was chosen; a stage cannot tell rebuilt attention from stored, and names what lacks."""
 
 from __future__ import annotations
 
