@@ -132,6 +132,9 @@ def test_dtypes_and_kinds_are_kept_as_chosen(captured: Captured) -> None:
     for a, b in zip(*(s.shard(0).layer(2, ("attention", "residual")) for s in (store, full)), strict=True):
         assert torch.equal(a.attention, b.attention.half().float())
         assert torch.equal(a.residual, b.residual.bfloat16().float())
+    runs, capture = captured(store_dtype="residual=bfloat16,attention=float16", keep="residual")
+    require(check_tables(runs, [capture]), [capture])
+    assert columns(runs, capture, "captures")["value_dtype"].tolist() == [None]
     with pytest.raises(UnknownName, match="stored kind of tensor, got 'value'"):
         store.shard(0).layer(0, ("value",))
 
