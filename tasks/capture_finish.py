@@ -167,7 +167,7 @@ def _capture_columns(prepared: Prepared, store: ActivationStore) -> dict[str, An
         "n_tokens": n_tokens,
         "compute_dtype": settings["dtype"],
         "attention_storage": settings["attention"],
-        "value_dtype": shape.dtypes.get("value"),
+        "value_dtype": shape.dtypes.get("value", "none"),
         "device": pick_device(settings["device"]),
         "bytes": sum(file.size for part in published for file in part.files.values()),
         "seconds": seconds,

@@ -134,7 +134,7 @@ def test_dtypes_and_kinds_are_kept_as_chosen(captured: Captured) -> None:
         assert torch.equal(a.residual, b.residual.bfloat16().float())
     runs, capture = captured(store_dtype="residual=bfloat16,attention=float16", keep="residual")
     require(check_tables(runs, [capture]), [capture])
-    assert columns(runs, capture, "captures")["value_dtype"].tolist() == [None]
+    assert columns(runs, capture, "captures")["value_dtype"].tolist() == ["none"]
     with pytest.raises(UnknownName, match="stored kind of tensor, got 'value'"):
         store.shard(0).layer(0, ("value",))
 
