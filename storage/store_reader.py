@@ -134,8 +134,7 @@ class ShardReader:
             if kind not in self.shape.offered:
                 offered = sorted(self.shape.offered)
                 raise UnknownName.among("stored kind of tensor", kind, offered, where=f"shard {self.index}")
-            for kept in self.shape.behind(kind):
-                self.shape.index(kept, layer)
+            self.shape.index(kind, layer)
         return self._documents(layer, kinds)
 
     def _documents(self, layer: int, kinds: Sequence[str]) -> Iterator[DocumentLayer]:

@@ -50,6 +50,12 @@ class Chosen:
         kept = (*attention, *self.kinds, *(("sink_mass",) if sinks and self.attention == "stored" else ()))
         return {kind: self.dtype_of[kind] for kind in kept}
 
+    def offered(self) -> frozenset[str]:
+        """The kinds that can be read from such a store, whatever the family; attention also where it is rebuilt."""
+        rebuilt = {"attention"} if self.attention in ("rebuilt", "auto") else set()
+        kept = () if self.attention == "auto" else ATTENTION_KINDS[self.attention]
+        return frozenset({*kept, *self.kinds, *rebuilt, *(("sink_mass",) if self.attention != "none" else ())})
+
 
 def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]

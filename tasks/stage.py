@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial as bind
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from tasks.stage_record import StageRun, mark, request
 
 if TYPE_CHECKING:
     from storage.filesystem import Filesystem
-    from storage.tensors import ActivationStore, StoreShape
+    from storage.tensors import ActivationStore
     from tasks.registry import Partial
 
 
@@ -78,13 +78,14 @@ def _context(run: StageRun, layers: int) -> StageContext:
     return StageContext(run.key, run.seed, advance)
 
 
-def _check_reads(declared: Stage, shape: StoreShape, capture: str) -> None:
-    missing = sorted(declared.reads - shape.offered)
+def require_kinds(declared: Stage, offered: Collection[str], where: str) -> None:
+    """UsageError, naming what is lacking and how to keep it, unless everything that the stage reads is offered."""
+    missing = sorted(declared.reads - set(offered))
     if missing:
         raise UsageError(
             f"a store with {', '.join(sorted(declared.reads))}",
             got=f"one without {', '.join(missing)}",
-            where=f"capture {capture}, stage {declared.name}",
+            where=f"{where}, stage {declared.name}",
             remedy=_remedy(missing),
         )
 
@@ -109,7 +110,7 @@ def run_stage_shards(runs: str, capture: str, name: str, key: str, shards: Seque
     prepared, declared = Prepared.open(runs, capture), stage(name)
     run = StageRun.read(prepared, name, key)
     store = ActivationStore.open(prepared.fs, capture)
-    _check_reads(declared, store.shape, capture)
+    require_kinds(declared, store.shape.offered, f"capture {capture}")
     done = []
     for shard in shards:
         compute = bind(_shard_part, prepared, declared, run, store, shard)

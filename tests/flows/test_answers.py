@@ -108,6 +108,8 @@ def test_plan_shows_both_ways_to_keep_attention(call: Call) -> None:
         (["run", "--set", "contributions.edge=3"], 2, "got 'edge', in stage contributions. Did you mean 'edges'?"),
         (["run", "--set", "edges=3"], 2, "expected stage.parameter=value, got 'edges=3', in --set"),
         (["run", "--attention", "packed"], 2, "expected one of stored, rebuilt, none, auto, got 'packed'"),
+        (["run", "--attention", "none"], 2, "got one without attention, in this capture, stage contributions"),
+        (["run", "--keep", "residual"], 2, "got one without value, in this capture, stage contributions"),
         (["plan", "--layers", "0-6"], 2, "expected layers from 0 to 5, got 6, in layers"),
         (["run", "--dtype", "float8"], 2, "expected one of float32, float16, bfloat16, got 'float8'"),
         (["run", "absent.toml"], 2, "got no such file, in absent.toml"),
