@@ -124,12 +124,22 @@ def operations(shape: ConfigShape, lengths: list[int]) -> int:
     return dense + 4 * shape.n_layers * shape.n_heads * shape.d_value * squares
 
 
-def memory_peak(shape: ConfigShape, lengths: list[int], batch: list[int], dtype: str, query_block: int) -> int:
-    """Bytes of the model and of the largest forward batch: one layer's tensors, never all layers'."""
+def memory_peak(
+    shape: ConfigShape,
+    lengths: list[int],
+    batch: list[int],
+    dtype: str,
+    query_block: int,
+    attention: str = "stored",
+) -> int:
+    """Bytes of the model and of the largest forward batch: one layer's tensors, never all layers'.
+
+    A layer's triangle of attention is held only where attention is `stored`.
+    """
     width, longest, n = BYTES[dtype], max(lengths[i] for i in batch), len(batch)
     tokens = longest * n
     weights = (parameters(shape) + shape.vocab * shape.d_model) * width
     hidden = tokens * (6 * shape.d_model + 3 * shape.d_mlp) * width
     scores = 3 * n * shape.n_heads * min(query_block, longest) * longest * 4
-    kept = 3 * n * shape.n_heads * longest * (longest + 1) // 2 * 4
+    kept = 3 * n * shape.n_heads * longest * (longest + 1) // 2 * 4 if attention == "stored" else 0
     return weights + hidden + scores + kept + 128 * shape.vocab * 8

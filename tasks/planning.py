@@ -139,7 +139,8 @@ def _plan(described: _Described, lengths: list[int], left_out: dict[str, int], f
     settings, shape = described.settings, described.shape
     kinds = stored_bytes(shape, lengths, Chosen.of(asdict(settings)))
     batches = blocks(lengths, settings.batch_tokens, padded=True)
-    peak = max(memory_peak(shape, lengths, b, settings.dtype, settings.query_block) for b in batches)
+    way = settings.attention
+    peak = max(memory_peak(shape, lengths, b, settings.dtype, settings.query_block, way) for b in batches)
     total = sum(kinds.values())
     return CapturePlan(
         capture=described.identity.capture,

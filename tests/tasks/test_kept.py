@@ -178,6 +178,9 @@ def test_the_plan_shows_both_ways_and_auto_takes_the_smaller(base: CaptureSettin
         kinds = {"stored": {"attention"}, "rebuilt": {"query", "key"}}[way]
         assert sum(plan.bytes_by_kind[kind] for kind in kinds) == plan.attention_bytes[way]
         assert plan.key == plan_capture(replace(settings, attention=way), str(tmp_path)).key
+    plans = [plan_capture(replace(base, window=128, attention=way), str(tmp_path)) for way in ("stored", "rebuilt")]
+    two = 2 * 3 * 8 * (128 * 129 // 2) * 4  # triangles of two documents, padded to one length: not held if rebuilt
+    assert plans[0].memory_peak_bytes - plans[1].memory_peak_bytes == two
     assert "attention" not in plan_capture(replace(base, attention="none"), str(tmp_path)).bytes_by_kind
 
 
