@@ -13,7 +13,12 @@ def main() -> None:
     text = os.environ.get("TEXT")
     if not text:
         raise SystemExit("expected TEXT=FILE, a text of 50,000 characters or more: make bench TEXT=wiki.txt")
-    runs = [("contributions", *s) for s in SIZES] + [("stage", text), ("capture", text), ("commands",)]
+    runs = [("contributions", *s) for s in SIZES] + [
+        ("stage", text),
+        ("capture", text),
+        ("storage", text),
+        ("commands",),
+    ]
     for module, *arguments in runs:
         print(f"\n## benchmarks.{module} {' '.join(arguments)}\n", flush=True)
         subprocess.run([sys.executable, "-m", f"benchmarks.{module}", *arguments], check=True)

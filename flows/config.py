@@ -27,8 +27,16 @@ class CaptureConfig(BaseModel):
     max_documents: StrictInt | None = Field(None, description="At most so many documents")
     bos: str = Field("auto", description="auto, always or never")
     dtype: str = Field("float32", description="What the model computes in: float32, float16 or bfloat16")
-    store_dtype: str = Field("float32", description="What the store keeps: float32, float16 or bfloat16")
-    attention: str = Field("stored", description="How attention is kept: stored")
+    store_dtype: str = Field(
+        "float32", description="Stored in float32, float16 or bfloat16; or by kind: attention=float16,residual=float32"
+    )
+    attention: str = Field(
+        "stored", description="How attention is kept: stored, rebuilt from query and key, none, or auto"
+    )
+    layers: str | None = Field(None, description="The layers that are kept, such as 0-5,10; all by default")
+    keep: str | None = Field(
+        None, description="Which of value, output_input and residual are kept, separated by commas; all by default"
+    )
     padding: str = Field("right", description="right or left; changes no number")
     query_block: StrictInt = Field(128, description="Queries whose attention is held at once")
     batch_tokens: StrictInt = Field(1024, description="Tokens of one forward pass")
@@ -39,6 +47,12 @@ class CaptureConfig(BaseModel):
     @classmethod
     def _one_or_many(cls, value: Any) -> Any:
         return (value,) if isinstance(value, str) else value
+
+    @field_validator("layers", "keep", "store_dtype", mode="before")
+    @classmethod
+    def _text_or_list(cls, value: Any) -> Any:
+        """A list in the file says the same as its items with commas between them."""
+        return ",".join(map(str, value)) if isinstance(value, list | tuple) else value
 
     def settings(self) -> CaptureSettings:
         """The same for the tasks; UsageError names the value that is not allowed."""

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from flows.config import Config
+from flows.config import CaptureConfig, Config
 from storage.errors import UnknownName, UsageError
+from tasks.chosen import Chosen
 from tasks.parameters import stage_parameters
 from tasks.registry import stage, stages
+from tasks.stage import require_kinds
 
 DEFAULT = "default"
 """The preset of `theodolite run` with no arguments."""
@@ -115,6 +118,13 @@ def check_stages(config: Config, where: str) -> None:
                 where=where,
                 remedy=f"Add {name} to --stages, or leave its parameters out.",
             )
+
+
+def require_kept(capture: CaptureConfig, names: Iterable[str]) -> None:
+    """UsageError unless a capture of this configuration keeps what these stages read: it must not run in vain."""
+    offered = Chosen.of(asdict(capture.settings())).offered()
+    for name in names:
+        require_kinds(stage(name), offered, "this capture")
 
 
 def _validated(content: Mapping[str, Any], where: str) -> Config:

@@ -9,6 +9,7 @@ from pydantic import NonNegativeInt, PositiveInt
 
 from flows.capture_run import capture_run
 from flows.config import CaptureConfig
+from flows.configuring import require_kept
 from flows.outcome import Outcome
 from flows.progress import waiting
 from flows.stage_run import stage_run
@@ -44,6 +45,7 @@ def full_run(
     chosen = {name: (parameters or {}).get(name, {}) for name in (registered() if stages is None else stages)}
     for name, values in chosen.items():
         stage_parameters(declared(name), values)  # before any work: a wrong one must not cost a capture
+    require_kept(capture, list(chosen))
     captured = capture_run(capture, runs)
     work, unfinished = captured.work, None
     for name, values in chosen.items():

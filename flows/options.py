@@ -30,8 +30,18 @@ Stride = Annotated[int | None, _capture("--stride", text="Tokens from one window
 MaxDocuments = Annotated[int | None, _capture("--max-documents", text="At most so many documents; 0 for all.")]
 Bos = Annotated[str | None, _capture("--bos", text="auto, always or never.")]
 DType = Annotated[str | None, _capture("--dtype", text="Computed in float32, float16 or bfloat16.")]
-StoreDType = Annotated[str | None, _capture("--store-dtype", text="Stored in float32, float16 or bfloat16.")]
-Attention = Annotated[str | None, _capture("--attention", text="How attention is kept: stored.")]
+StoreDType = Annotated[
+    str | None,
+    _capture("--store-dtype", text="Stored in float32, float16 or bfloat16; or by kind: attention=float16,…"),
+]
+Attention = Annotated[
+    str | None,
+    _capture("--attention", text="stored, rebuilt (as query and key), none, or auto: the smaller of the first two."),
+]
+Layers = Annotated[str | None, _capture("--layers", text="The layers that are kept, such as 0-5,10; all.")]
+Keep = Annotated[
+    str | None, _capture("--keep", text="Which of value,output_input,residual are kept besides attention; all.")
+]
 Padding = Annotated[str | None, _capture("--padding", text="right or left; changes no number.")]
 Device = Annotated[str | None, _capture("--device", text="auto, cpu, cuda or mps.")]
 

@@ -18,8 +18,8 @@ MODEL, SHARDS = "model", "shards"
 """The store's groups: what does not depend on the text, and the shards."""
 
 MODEL_WEIGHT, MODEL_BIAS = f"{MODEL}/output_weight", f"{MODEL}/output_bias"
-MODEL_VALUE_NORM = f"{MODEL}/value_weight_norm"
-"""Arrays of the store: the output projection per head, and its bias."""
+MODEL_VALUE_NORM, MODEL_SINKS = f"{MODEL}/value_weight_norm", f"{MODEL}/sink_logits"
+"""Arrays of the store: the output projection per head and its bias, norms of W_V, and learned sinks."""
 
 FINAL = "final"
 """The part that belongs to no shard: what a stage (or the capture) writes once at its end."""

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from storage.chunks import blocks, decode
-from storage.errors import DamagedPart, ForeignStore, MissingPart, UnknownName, UsageError
+from storage.errors import DamagedPart, ForeignStore, UnknownName, UsageError
 from storage.filesystem import Filesystem
-from storage.layout import MODEL_BIAS, MODEL_VALUE_NORM, MODEL_WEIGHT, batch_array, under, zarr_json
-from storage.manifest import FileRecord, Manifest, open_manifest
+from storage.layout import MODEL_BIAS, MODEL_SINKS, MODEL_VALUE_NORM, MODEL_WEIGHT, batch_array, zarr_json
+from storage.manifest import Manifest, open_manifest
+from storage.rebuild import LayerTerms, rebuilt_attention
+from storage.store_folder import StoreFolder
 from storage.store_shape import StoreShape
 from storage.triangles import unpack
 
 if TYPE_CHECKING:
     import zarr
-
-_ArrayShape = tuple[tuple[int, ...], tuple[int, ...], np.dtype[Any]]
-"""An array's shape, its chunks' shape, and its dtype."""
-
-_REMEDY = "Run the same capture again: it rebuilds what is missing."
 
 
 @dataclass
@@ -37,7 +32,7 @@ class DocumentLayer:
     layer: int
     n_tokens: int
     attention: torch.Tensor | None = None
-    """(H, T, T), zeros above the diagonal if attention is causal."""
+    """(H, T, T), zeros above the diagonal if attention is causal; as stored, or rebuilt from query and key."""
     value: torch.Tensor | None = None
     """(T, H_kv, d_v)"""
     output_input: torch.Tensor | None = None
@@ -46,6 +41,10 @@ class DocumentLayer:
     """(T, D), before the layer; layer n_layers is after the last."""
     sink_mass: torch.Tensor | None = None
     """(T, H)"""
+    query: torch.Tensor | None = None
+    """(T, H, d_qk), rotary positions applied; a store of rebuilt attention keeps it."""
+    key: torch.Tensor | None = None
+    """(T, H_kv, d_qk), rotary positions applied; a store of rebuilt attention keeps it."""
 
 
 class ActivationStore:
@@ -53,7 +52,9 @@ class ActivationStore:
 
     def __init__(self, manifest: Manifest) -> None:
         self._manifest, self._layout = manifest, manifest.layout
-        self._model = _Folder(manifest, self._layout.store, self._layout.model_record, "the model's part of the store")
+        self._model = StoreFolder(
+            manifest, self._layout.store, self._layout.model_record, "the model's part of the store"
+        )
         self.shape = StoreShape.from_json(self._model.attributes("").get("shape"), self._model.where(zarr_json("")))
 
     @classmethod
@@ -73,7 +74,14 @@ class ActivationStore:
         """A shard for reading; UnknownName if the manifest has none of that number."""
         if index not in self.shards:
             raise UnknownName.among("shard", str(index), map(str, self.shards), where=self._layout.capture)
-        return ShardReader(self._manifest, self.shape, index)
+        return ShardReader(self._manifest, self.shape, index, self.terms)
+
+    def terms(self, layer: int) -> LayerTerms:
+        """How attention of a layer is rebuilt; ValueError for a store that keeps no query and key."""
+        sinks = None
+        if self.shape.rebuild is not None and self.shape.rebuild.sinks:
+            sinks = torch.from_numpy(self._model.layer(MODEL_SINKS, layer, f"learned sinks of layer {layer}"))
+        return self.shape.terms(layer, sinks)
 
     def weights(self, layer: int) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The output projection of a layer by head, (H, d_v, D) float32, and its bias, (D,) or None."""
@@ -99,10 +107,12 @@ class ActivationStore:
 class ShardReader:
     """One published shard. Holds no tensor: each is decoded when it is asked for."""
 
-    def __init__(self, manifest: Manifest, shape: StoreShape, index: int) -> None:
-        self.index, self.shape = index, shape
+    def __init__(
+        self, manifest: Manifest, shape: StoreShape, index: int, terms: Callable[[int], LayerTerms] | None = None
+    ) -> None:
+        self.index, self.shape, self._terms = index, shape, terms or (lambda layer: shape.terms(layer, None))
         layout = manifest.layout
-        self._folder = _Folder(manifest, layout.shard(index), layout.shard_record(index), f"shard {index}")
+        self._folder = StoreFolder(manifest, layout.shard(index), layout.shard_record(index), f"shard {index}")
         attributes = self._folder.attributes("")
         try:
             self.documents: list[int] = list(attributes["documents"])
@@ -116,27 +126,35 @@ class ShardReader:
     def layer(self, layer: int, kinds: Sequence[str] = ("attention", "value")) -> Iterator[DocumentLayer]:
         """One layer of every document in order; a batch of it is in memory at a time.
 
-        Raises UsageError (no such layer), UnknownName (a kind that is not stored), and, naming the file, MissingPart or
+        Attention is read where it is stored and rebuilt where query and key are. Raises UsageError (a layer that is not
+        there, or not kept), UnknownName (a kind that the store does not offer), and, naming the file, MissingPart or
         DamagedPart.
         """
         for kind in kinds:
-            if kind not in self.shape.dtypes:
-                raise UnknownName.among("stored kind of tensor", kind, self.shape.dtypes, where=f"shard {self.index}")
-            _check_layer(layer, self.shape.layers(kind))
+            if kind not in self.shape.offered:
+                offered = sorted(self.shape.offered)
+                raise UnknownName.among("stored kind of tensor", kind, offered, where=f"shard {self.index}")
+            self.shape.index(kind, layer)
         return self._documents(layer, kinds)
 
     def _documents(self, layer: int, kinds: Sequence[str]) -> Iterator[DocumentLayer]:
-        start = 0
+        start, kept = 0, list(dict.fromkeys(behind for kind in kinds for behind in self.shape.behind(kind)))
+        terms = self._terms(layer) if self.shape.rebuilt & set(kinds) else None
         for batch, count in enumerate(self._batches):
             documents, lengths = self.documents[start : start + count], self.lengths[start : start + count]
-            arrays = {kind: self._kind(batch, layer, kind) for kind in kinds}
-            offsets = {kind: [0, *accumulate(self.shape.steps(kind, lengths))] for kind in kinds}
+            arrays = {kind: self._kind(batch, layer, kind) for kind in kept}
+            offsets = {kind: [0, *accumulate(self.shape.steps(kind, lengths))] for kind in kept}
             for k, (doc, length) in enumerate(zip(documents, lengths, strict=True)):
-                found = DocumentLayer(doc, layer, length)
-                for kind in kinds:
+                found, read = DocumentLayer(doc, layer, length), dict[str, torch.Tensor]()
+                for kind in kept:
                     part = slice(offsets[kind][k], offsets[kind][k + 1])
                     values = arrays[kind][:, part] if kind == "attention" else arrays[kind][part]
-                    setattr(found, kind, self._document(kind, values, found))
+                    read[kind] = self._document(kind, values, found)
+                if terms is not None:
+                    read["attention"] = attention = rebuilt_attention(read["query"], read["key"], terms)
+                    read["sink_mass"] = (1 - attention.sum(dim=-1)).clamp(min=0).T
+                for kind in kinds:
+                    setattr(found, kind, read[kind])
                 yield found
             start += count
 
@@ -163,7 +181,7 @@ class ShardReader:
 
     def _kind(self, batch: int, layer: int, kind: str) -> torch.Tensor:
         what = f"{kind} of layer {layer} in batch {batch} of shard {self.index}"
-        array = self._folder.layer(batch_array(batch, kind), layer, what)
+        array = self._folder.layer(batch_array(batch, kind), self.shape.index(kind, layer), what)
         if self.shape.dtypes[kind] == "bfloat16":
             return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
         return torch.from_numpy(array)
@@ -180,65 +198,6 @@ class ShardReader:
         if kind != "attention":
             return values
         return unpack(values) if self.shape.causal else values.reshape(-1, place.n_tokens, place.n_tokens)
-
-
-class _Folder:
-    """Files of a published part of the store, each checked against the part's record as it is read."""
-
-    def __init__(self, manifest: Manifest, folder: str, record_path: str, what: str) -> None:
-        self._fs, self._folder, self._what = manifest.fs, folder, what
-        self._files = manifest.read_part(record_path).files
-        self._arrays: dict[str, _ArrayShape] = {}  # what each array's description says, read once
-
-    def where(self, name: str) -> str:
-        return self._fs.absolute(under(self._folder, name))
-
-    def has(self, name: str) -> bool:
-        return under(self._folder, name) in self._files
-
-    def read(self, name: str, what: str) -> tuple[bytes, FileRecord]:
-        """A file's bytes and its record; MissingPart, naming what it holds, if either is not there."""
-        path = under(self._folder, name)
-        if path in self._files:
-            try:
-                return self._fs.read_bytes(path), self._files[path]
-            except MissingPart:
-                pass
-        raise MissingPart(what, got="no file", where=self.where(name), remedy=_REMEDY)
-
-    def json(self, name: str) -> dict[str, Any]:
-        data, record = self.read(name, f"the description of {self._what}")
-        if FileRecord.of(data) != record:
-            raise DamagedPart(
-                f"checksum {record.crc32c}",
-                got="another",
-                where=self.where(name),
-                remedy="Delete it and capture again.",
-            )
-        content: dict[str, Any] = json.loads(data)
-        return content
-
-    def attributes(self, group: str) -> dict[str, Any]:
-        attributes: dict[str, Any] = self.json(zarr_json(group))["attributes"]
-        return attributes
-
-    def layer(self, array: str, layer: int, what: str) -> np.ndarray:
-        """One layer of an array as stored, without its first axis."""
-        shape, chunk, dtype = self._array(array)
-        out = np.empty(shape[1:], dtype)
-        for name, part in blocks(shape, chunk, layer):
-            data, record = self.read(under(array, name), what)
-            decode(data, record, out[part][None], chunk, what=what, where=self.where(under(array, name)))
-        return out
-
-    def _array(self, array: str) -> _ArrayShape:
-        if array in self._arrays:
-            return self._arrays[array]
-        described = self.json(zarr_json(array))
-        chunk = described["chunk_grid"]["configuration"]["chunk_shape"]
-        dtype = np.dtype(described["data_type"]).newbyteorder("<")
-        self._arrays[array] = tuple(described["shape"]), tuple(chunk), dtype
-        return self._arrays[array]
 
 
 def _check_layer(layer: int, n_layers: int) -> None:

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from storage.errors import ForeignStore, UnknownName
+from storage.errors import ForeignStore, UnknownName, UsageError
+from storage.rebuild import LayerTerms, Rebuild
 from storage.triangles import entries
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 AXES: Mapping[str, tuple[str, ...]] = {
     "attention": ("layer", "head", "entry"),
+    "query": ("layer", "token", "head", "d_qk"),
+    "key": ("layer", "token", "kv_head", "d_qk"),
     "value": ("layer", "token", "kv_head", "d_value"),
     "output_input": ("layer", "token", "head", "d_value"),
     "residual": ("layer", "token", "d_model"),
@@ -20,6 +26,8 @@ AXES: Mapping[str, tuple[str, ...]] = {
 
 MEANING: Mapping[str, str] = {
     "attention": "attention weights after the softmax",
+    "query": "query vectors as attention takes them, rotary positions applied",
+    "key": "key vectors as attention takes them, rotary positions applied, before key/value heads are repeated",
     "value": "value vectors before key/value heads are repeated",
     "output_input": "input of the output projection, per head",
     "residual": "residual stream before each layer; the last index is after the last layer",
@@ -43,6 +51,10 @@ class StoreShape:
     dtypes: Mapping[str, str]
     windows: tuple[int | None, ...]
     """Per layer, how many tokens back a query sees; None for all."""
+    kept: tuple[int, ...] | None = None
+    """The layers that are kept, in order; None for all. Of the residual stream also what follows each of them."""
+    rebuild: Rebuild | None = None
+    """How attention comes from query and key, where these are kept instead of it."""
 
     def __post_init__(self) -> None:
         for kind, dtype in self.dtypes.items():
@@ -52,10 +64,57 @@ class StoreShape:
                 raise UnknownName.among("dtype of the store", dtype, STORED_DTYPES, where=kind)
         if len(self.windows) != self.n_layers:
             raise ValueError(f"expected a window for each of {self.n_layers} layers, got {len(self.windows)}")
+        if not set(self.kept_layers) <= set(range(self.n_layers)):
+            raise ValueError(f"expected layers from 0 to {self.n_layers - 1}, got {self.kept}")
+        if ({"query", "key"} <= set(self.dtypes)) != (self.rebuild is not None):
+            raise ValueError("expected query and key together with how attention is rebuilt from them")
+
+    @property
+    def kept_layers(self) -> tuple[int, ...]:
+        """The layers of the model that the store keeps, in order: those that a stage runs over."""
+        return tuple(range(self.n_layers)) if self.kept is None else self.kept
+
+    @property
+    def offered(self) -> frozenset[str]:
+        """The kinds of tensor that can be read: those that are kept, and those that are rebuilt."""
+        return frozenset(self.dtypes) | self.rebuilt
+
+    @property
+    def rebuilt(self) -> frozenset[str]:
+        """The kinds that are rebuilt from query and key: attention, and the learned sinks' mass where there are any."""
+        if self.rebuild is None:
+            return frozenset()
+        return frozenset({"attention", "sink_mass"} if self.rebuild.sinks else {"attention"}) - set(self.dtypes)
+
+    def behind(self, kind: str) -> tuple[str, ...]:
+        """The kept kinds that a kind is read from; UnknownName if the store does not offer it."""
+        if kind not in self.offered:
+            raise UnknownName.among("stored kind of tensor", kind, sorted(self.offered))
+        return ("query", "key") if kind in self.rebuilt else (kind,)
 
     def layers(self, kind: str) -> int:
-        """How many layers of a kind are kept: the residual stream also after the last layer."""
-        return self.n_layers + (kind == "residual")
+        """How many layers of a kind are kept."""
+        return len(self.layer_numbers(kind))
+
+    def layer_numbers(self, kind: str) -> tuple[int, ...]:
+        """The layers of a kind that are kept, in order: of the residual stream also what follows each of them."""
+        kept = self.kept_layers
+        return tuple(sorted({*kept, *(layer + 1 for layer in kept)})) if kind == "residual" else kept
+
+    def index(self, kind: str, layer: int) -> int:
+        """Where a layer of a kind lies along the first axis; UsageError naming the layers that are kept."""
+        numbers = self.layer_numbers(kind)
+        if layer not in numbers:
+            every = f"a layer from 0 to {numbers[-1]}"
+            kept = f"a layer whose {kind} the store keeps ({spans(numbers)})"
+            raise UsageError(every if self.kept is None else kept, got=str(layer))
+        return numbers.index(layer)
+
+    def terms(self, layer: int, sinks: Tensor | None) -> LayerTerms:
+        """How attention of a layer comes from query and key; sinks (H,): the layer's learned sink logits."""
+        if self.rebuild is None:
+            raise ValueError("the store keeps no query and key")
+        return LayerTerms.of(self.rebuild, layer, window=self.windows[layer], causal=self.causal, sinks=sinks)
 
     def entries(self, length: int) -> int:
         """Attention weights kept of a head for a document: the lower triangle, or all if attention is not causal."""
@@ -66,11 +125,18 @@ class StoreShape:
         n_tokens = sum(lengths)  # N
         return {
             "attention": (self.n_heads, sum(self.entries(n) for n in lengths)),
+            **self._query_and_key(n_tokens),
             "value": (n_tokens, self.n_kv_heads, self.d_value),
             "output_input": (n_tokens, self.n_heads, self.d_value),
             "residual": (n_tokens, self.d_model),
             "sink_mass": (n_tokens, self.n_heads),
         }[kind]
+
+    def _query_and_key(self, n_tokens: int) -> dict[str, tuple[int, ...]]:
+        if self.rebuild is None:
+            return {}
+        width = self.rebuild.d_qk
+        return {"query": (n_tokens, self.n_heads, width), "key": (n_tokens, self.rebuild.n_key_heads, width)}
 
     def steps(self, kind: str, lengths: Sequence[int]) -> list[int]:
         """How far each document reaches along the ragged axis of a kind: entries of attention, else tokens."""
@@ -89,15 +155,35 @@ class StoreShape:
             "ragged_axis": ragged[self.causal] if kind == "attention" else "tokens, one document after the other",
             "dtype": self.dtypes[kind],
             "bits": self.dtypes[kind] == "bfloat16",
+            **({} if self.kept is None else {"layers": list(self.layer_numbers(kind))}),
         }
 
     def as_json(self) -> dict[str, Any]:
-        return {**asdict(self), "dtypes": dict(self.dtypes), "windows": list(self.windows)}
+        """The shape as JSON; what a store does not make use of is left out."""
+        used = {n: v for n, v in asdict(self).items() if n not in ("kept", "rebuild") or v is not None}
+        return {**used, "dtypes": dict(self.dtypes), "windows": list(self.windows)}
 
     @classmethod
     def from_json(cls, data: Any, where: str) -> StoreShape:
         """The shape that a store says it has; ForeignStore if it says something else."""
         try:
-            return cls(**{**data, "windows": tuple(data["windows"])})
+            shape = {**data, "windows": tuple(data["windows"])}
+            if data.get("kept") is not None:
+                shape["kept"] = tuple(data["kept"])
+            if (terms := data.get("rebuild")) is not None:
+                lists = {"scaling": tuple(terms["scaling"]), "softcap": tuple(terms["softcap"])}
+                shape["rebuild"] = Rebuild(**{**terms, **lists})
+            return cls(**shape)
         except (TypeError, KeyError, ValueError) as error:
             raise ForeignStore("the shape of an activation store", got=str(error), where=where) from error
+
+
+def spans(numbers: Sequence[int]) -> str:
+    """Sorted whole numbers in words: 0–5, 10."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs)

@@ -20,6 +20,7 @@ from storage.filesystem import Filesystem
 from storage.layout import (
     MODEL,
     MODEL_BIAS,
+    MODEL_SINKS,
     MODEL_VALUE_NORM,
     MODEL_WEIGHT,
     SHARDS,
@@ -71,7 +72,7 @@ class ShardWriter:
             self._arrays[batch_array(batch, kind)] = self._array(batch, kind)
 
     def add(self, batch: int, layer: int, kind: str, tensor: torch.Tensor) -> None:
-        """Write one layer of one kind: (H, entries), (N, H_kv, d_v), (N, H, d_v), (N, D) or (N, H); see StoreShape.
+        """Write one layer of one kind: (H, entries), (N, H_kv, d_v), (N, D) and the like; see StoreShape.layer_shape.
 
         Raises StoreError, naming layer, kind and document, for NaN, infinity, or a value beyond the stored dtype;
         ValueError for a wrong shape, a layer twice, or a kind that the store does not keep.
@@ -82,14 +83,14 @@ class ShardWriter:
         """The first half of `add`, from any thread: the values checked and compressed, nothing written."""
         path = batch_array(batch, kind)
         array = self._arrays.get(path)
-        if array is None or not 0 <= layer < array.shape[0]:
+        if array is None or layer not in self.shape.layer_numbers(kind):
             raise ValueError(f"the store takes no {kind} of layer {layer} in batch {batch}")
         if tuple(tensor.shape) != array.shape[1:]:
             raise ValueError(f"{kind} of layer {layer}: expected shape {array.shape[1:]}, got {tuple(tensor.shape)}")
         stored = self.shape.dtypes[kind]
         steps = self.shape.steps(kind, self._lengths[batch])
         check_values(tensor, stored, kind, layer, steps=steps, documents=self._documents[batch])
-        return list(_chunks(path, array, layer, _stored(tensor, stored)))
+        return list(_chunks(path, array, self.shape.index(kind, layer), _stored(tensor, stored)))
 
     def put(self, chunks: Sequence[Chunk]) -> None:
         """The second half of `add`: write what `encode` made."""
@@ -192,12 +193,14 @@ def write_model(
     w_o: Iterable[torch.Tensor],
     bias: Iterable[torch.Tensor] | None,
     value_norm: torch.Tensor | None = None,
+    sinks: torch.Tensor | None = None,
 ) -> dict[str, FileRecord]:
     """Write what does not depend on the text, and the store's own groups, into staging, as float32.
 
     `w_o`: per layer the output projection by head, (H, d_v, D); a tensor (L, H, d_v, D) serves. `bias`: per layer (D,),
-    or None. `value_norm`: Frobenius norm of W_V per layer and key/value head, (L, H_kv). Returns every file's record by
-    its path inside the store; publish them with `model_moves`.
+    or None. `value_norm`: Frobenius norm of W_V per layer and key/value head, (L, H_kv). `sinks`: learned sink logits
+    (L, H), which a store of rebuilt attention needs. Returns every file's record by its path inside the store; publish
+    them with `model_moves`.
     """
     files, arrays = _Files(fs, staging_path), dict[str, Array]()
     sizes: tuple[int, ...] = (shape.n_layers, shape.n_heads, shape.d_value, shape.d_model)
@@ -210,6 +213,9 @@ def write_model(
         sizes = (shape.n_layers, shape.n_kv_heads)
         arrays[MODEL_VALUE_NORM] = _model_array(MODEL_VALUE_NORM, sizes, ("layer", "kv_head"))
         _write_layers(files, MODEL_VALUE_NORM, arrays[MODEL_VALUE_NORM], value_norm)
+    if sinks is not None:
+        arrays[MODEL_SINKS] = _model_array(MODEL_SINKS, (shape.n_layers, shape.n_heads), ("layer", "head"))
+        _write_layers(files, MODEL_SINKS, arrays[MODEL_SINKS], sinks)
     groups: dict[str, dict[str, Any]] = {
         "": {"meaning": "activation store of Theodolite", "shape": shape.as_json()},
         MODEL: {"meaning": "what does not depend on the text"},
@@ -223,6 +229,7 @@ def write_model(
 _MODEL = {
     MODEL_WEIGHT: {"meaning": "output projection of attention by head: output = sum over heads of z @ W + bias"},
     MODEL_BIAS: {"meaning": "bias of the output projection of attention"},
+    MODEL_SINKS: {"meaning": "learned sink logit of each head: beside the scores in the softmax, then dropped"},
     MODEL_VALUE_NORM: {"meaning": "Frobenius norm of the value projection of each key/value head"},
 }
 

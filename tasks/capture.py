@@ -13,9 +13,12 @@ from storage.layout import under
 from storage.manifest import placed
 from storage.tensors import Chunk, ShardWriter, StoreShape, model_moves, write_model
 from tasks.background import Pipeline
+from tasks.chosen import Chosen
 from tasks.identity import blocks
+from tasks.models.kept import Kept
 from tasks.models.loading import LoadedModel, load_model, pick_device
-from tasks.models.run import TapSettings, capture_batch
+from tasks.models.rebuilding import rebuild_of, sink_logits
+from tasks.models.run import TapSettings, capture_batch, listen
 from tasks.models.sources import model_digest, resolve
 from tasks.planning import read_windows
 from tasks.prepared import Prepared
@@ -23,11 +26,9 @@ from tasks.progress import Progress, emit
 from tasks.shard import Work, publish_once
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import torch
-
-KINDS = ("attention", "value", "output_input", "residual", "sink_mass")
 
 
 def shards_left(runs: str, capture: str) -> list[int]:
@@ -42,7 +43,7 @@ def capture_shards(runs: str, capture: str, shards: Sequence[int]) -> list[int]:
     """
     prepared = Prepared.open(runs, capture)
     loaded = _loaded(prepared)
-    shape = store_shape(loaded, prepared.settings["store_dtype"])
+    shape = store_shape(loaded, prepared.settings)
     _publish_model(prepared, loaded, shape)
     documents = read_windows(prepared.fs, prepared.layout)["token_ids"]
     done = []
@@ -88,9 +89,12 @@ def warm_up(runs: str, capture: str) -> None:
         weight.sum()
 
 
-def store_shape(loaded: LoadedModel, dtype: str) -> StoreShape:
-    """The shape of the store that this model fills."""
-    a = loaded.anatomy
+def store_shape(loaded: LoadedModel, settings: Mapping[str, Any]) -> StoreShape:
+    """The shape of the store that this model fills under a capture's settings."""
+    a, chosen = loaded.anatomy, Chosen.of(settings)
+    rebuild = None
+    if settings["attention"] == "rebuilt":
+        rebuild = rebuild_of(a, listen(loaded), loaded.dtype, loaded.name)
     return StoreShape(
         n_layers=a.n_layers,
         n_heads=a.n_heads,
@@ -98,8 +102,10 @@ def store_shape(loaded: LoadedModel, dtype: str) -> StoreShape:
         d_model=a.d_model,
         d_value=a.d_value,
         causal=a.causal,
-        dtypes=dict.fromkeys(KINDS if a.kind.sinks else KINDS[:-1], dtype),
+        dtypes=chosen.dtypes(sinks=a.kind.sinks is not None),
         windows=a.windows,
+        kept=chosen.layers,
+        rebuild=rebuild,
     )
 
 
@@ -107,7 +113,8 @@ def _publish_model(prepared: Prepared, loaded: LoadedModel, shape: StoreShape) -
     fs, layout = prepared.fs, prepared.layout
 
     def compute(staging: str) -> Work:
-        files = write_model(fs, under(staging, "store"), shape, *_model_tensors(loaded))
+        sinks = _sinks(loaded) if shape.rebuild is not None and shape.rebuild.sinks else None
+        files = write_model(fs, under(staging, "store"), shape, *_model_tensors(loaded), sinks)
         return Work(placed(files, layout.store), model_moves(layout, under(staging, "store")))
 
     publish_once(fs, layout, layout.model_record, "model", compute)
@@ -124,6 +131,14 @@ def _model_tensors(loaded: LoadedModel) -> tuple[list[torch.Tensor], list[torch.
     biases = [bias for _, bias in pairs if bias is not None]
     norms = torch.stack([value_weight_norms(loaded.anatomy, layer).float().cpu() for layer in layers])
     return [w.cpu() for w, _ in pairs], biases or None, norms
+
+
+def _sinks(loaded: LoadedModel) -> torch.Tensor:
+    """The learned sink logits, (L, H)."""
+    import torch
+
+    logits = [sink_logits(loaded.anatomy, layer) for layer in range(loaded.anatomy.n_layers)]
+    return torch.stack([layer for layer in logits if layer is not None])
 
 
 def _capture(
@@ -160,4 +175,4 @@ def _pipeline(writer: ShardWriter, loaded: LoadedModel) -> Pipeline[list[Chunk]]
 
 def _tap_settings(prepared: Prepared, shape: StoreShape) -> TapSettings:
     settings = prepared.settings
-    return TapSettings(query_block=settings["query_block"], padding=settings["padding"], dtypes=shape.dtypes)
+    return TapSettings(settings["query_block"], settings["padding"], shape.dtypes, Kept.of(shape))

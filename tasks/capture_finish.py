@@ -23,9 +23,10 @@ from tasks.stage_record import StageRun, mark, request
 from tasks.tokenization import open_encoder
 
 if TYPE_CHECKING:
-    from storage.tensors import ActivationStore
+    from storage.tensors import ActivationStore, StoreShape
 
 CAPTURE = "capture"
+FROM_FINE_TO_COARSE = ("float32", "float16", "bfloat16")
 
 
 def capture_run_record(prepared: Prepared) -> StageRun:
@@ -166,7 +167,7 @@ def _capture_columns(prepared: Prepared, store: ActivationStore) -> dict[str, An
         "n_tokens": n_tokens,
         "compute_dtype": settings["dtype"],
         "attention_storage": settings["attention"],
-        "value_dtype": shape.dtypes["value"],
+        "value_dtype": shape.dtypes.get("value", "none"),
         "device": pick_device(settings["device"]),
         "bytes": sum(file.size for part in published for file in part.files.values()),
         "seconds": seconds,
@@ -174,7 +175,21 @@ def _capture_columns(prepared: Prepared, store: ActivationStore) -> dict[str, An
         "created_at": record["created_at"],
         "versions": json.dumps(record["versions"], sort_keys=True),
         "config": json.dumps(
-            {"settings": settings, "store_dtypes": shape.dtypes, "model": record["model_config"]}, sort_keys=True
+            {
+                "settings": settings,
+                "store_dtypes": _store_dtypes(shape),
+                "kept_layers": list(shape.kept_layers),
+                "model": record["model_config"],
+            },
+            sort_keys=True,
         ),
     }
     return {name: [value] for name, value in values.items()}
+
+
+def _store_dtypes(shape: StoreShape) -> dict[str, str]:
+    """Every kept kind's dtype; attention that is rebuilt is as coarse as the coarser of query and key."""
+    if shape.rebuild is None:
+        return dict(shape.dtypes)
+    coarser = max((shape.dtypes[kind] for kind in ("query", "key")), key=FROM_FINE_TO_COARSE.index)
+    return {**shape.dtypes, "attention": coarser}

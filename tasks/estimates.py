@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from storage.errors import ModelError
+from tasks.chosen import ATTENTION_KINDS, Chosen
 
 BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 _UNGATED = {"gpt2", "gpt_neox", "phi", "opt", "bloom", "gptj", "gpt_neo", "falcon", "mpt", "stablelm_epoch"}
@@ -22,6 +23,9 @@ class ConfigShape:
     n_kv_heads: int
     d_model: int
     d_value: int
+    d_qk: int
+    """Width of one head's query and key."""
+    n_key_heads: int
     d_mlp: int
     vocab: int
     positions: int | None
@@ -51,12 +55,17 @@ class ConfigShape:
 
         heads, width = size("num_attention_heads", "n_head"), size("hidden_size", "n_embd")
         head = size("head_dim", default=width // heads)
+        latent = inner.get("qk_nope_head_dim") is not None  # DeepSeek V2, V3: keys are made per head from a latent
+        d_qk = size("qk_nope_head_dim") + size("qk_rope_head_dim") if latent else head
+        n_kv_heads = size("num_key_value_heads", default=heads)
         return cls(
             n_layers=size("num_hidden_layers", "n_layer"),
             n_heads=heads,
-            n_kv_heads=size("num_key_value_heads", default=heads),
+            n_kv_heads=n_kv_heads,
             d_model=width,
             d_value=size("v_head_dim", default=head),
+            d_qk=d_qk,
+            n_key_heads=heads if latent else n_kv_heads,
             d_mlp=size("intermediate_size", "n_inner", default=4 * width),
             vocab=size("vocab_size"),
             positions=size("max_position_embeddings", "n_positions", default=0, least=0) or None,
@@ -75,17 +84,30 @@ def _size(name: str, value: Any, least: int, where: str) -> int:
     return value
 
 
-def stored_bytes(shape: ConfigShape, lengths: list[int], dtype: str) -> dict[str, int]:
+def stored_bytes(shape: ConfigShape, lengths: list[int], chosen: Chosen) -> dict[str, int]:
     """Bytes of each kind of tensor before compression, which then saves more the sparser attention is."""
-    tokens, entries, width = sum(lengths), sum(t * (t + 1) // 2 for t in lengths), BYTES[dtype]
-    layers = shape.n_layers
-    return {
-        "attention": layers * shape.n_heads * entries * width,
-        "value": layers * tokens * shape.n_kv_heads * shape.d_value * width,
-        "output_input": layers * tokens * shape.n_heads * shape.d_value * width,
-        "residual": (layers + 1) * tokens * shape.d_model * width,
-        "output_projection": layers * shape.n_heads * shape.d_value * shape.d_model * 4,
+    tokens, layers = sum(lengths), _n_layers(shape, chosen)
+    following = 0 if chosen.layers is None else len({layer + 1 for layer in chosen.layers} - {*chosen.layers})
+    values = {
+        "attention": layers * shape.n_heads * sum(t * (t + 1) // 2 for t in lengths),
+        "query": layers * tokens * shape.n_heads * shape.d_qk,
+        "key": layers * tokens * shape.n_key_heads * shape.d_qk,
+        "value": layers * tokens * shape.n_kv_heads * shape.d_value,
+        "output_input": layers * tokens * shape.n_heads * shape.d_value,
+        "residual": (layers + (1 if chosen.layers is None else following)) * tokens * shape.d_model,
     }
+    sizes = {kind: values[kind] * BYTES[dtype] for kind, dtype in chosen.dtypes(sinks=False).items()}
+    return {**sizes, "output_projection": shape.n_layers * shape.n_heads * shape.d_value * shape.d_model * 4}
+
+
+def attention_bytes(shape: ConfigShape, lengths: list[int], chosen: Chosen) -> dict[str, int]:
+    """Bytes before compression of attention `stored` and `rebuilt`: all else being the same, what to choose between."""
+    ways = {way: stored_bytes(shape, lengths, replace(chosen, attention=way)) for way in ("stored", "rebuilt")}
+    return {way: sum(sizes[kind] for kind in ATTENTION_KINDS[way]) for way, sizes in ways.items()}
+
+
+def _n_layers(shape: ConfigShape, chosen: Chosen) -> int:
+    return shape.n_layers if chosen.layers is None else len(chosen.layers)
 
 
 def parameters(shape: ConfigShape) -> int:
@@ -102,12 +124,22 @@ def operations(shape: ConfigShape, lengths: list[int]) -> int:
     return dense + 4 * shape.n_layers * shape.n_heads * shape.d_value * squares
 
 
-def memory_peak(shape: ConfigShape, lengths: list[int], batch: list[int], dtype: str, query_block: int) -> int:
-    """Bytes of the model and of the largest forward batch: one layer's tensors, never all layers'."""
+def memory_peak(
+    shape: ConfigShape,
+    lengths: list[int],
+    batch: list[int],
+    dtype: str,
+    query_block: int,
+    attention: str = "stored",
+) -> int:
+    """Bytes of the model and of the largest forward batch: one layer's tensors, never all layers'.
+
+    A layer's triangle of attention is held only where attention is `stored`.
+    """
     width, longest, n = BYTES[dtype], max(lengths[i] for i in batch), len(batch)
     tokens = longest * n
     weights = (parameters(shape) + shape.vocab * shape.d_model) * width
     hidden = tokens * (6 * shape.d_model + 3 * shape.d_mlp) * width
     scores = 3 * n * shape.n_heads * min(query_block, longest) * longest * 4
-    kept = 3 * n * shape.n_heads * longest * (longest + 1) // 2 * 4
+    kept = 3 * n * shape.n_heads * longest * (longest + 1) // 2 * 4 if attention == "stored" else 0
     return weights + hidden + scores + kept + 128 * shape.vocab * 8

@@ -9,6 +9,7 @@ from typing import Any
 
 from storage.errors import UsageError
 from storage.keys import digest, slug
+from tasks.chosen import DTYPES, OTHER_KINDS, WAYS, canonical_dtypes, canonical_kinds, canonical_layers
 from tasks.models.loading import DEVICES
 from tasks.models.sources import ModelSource, model_digest, tokenizer_digest
 from tasks.registry import Stage
@@ -16,7 +17,9 @@ from tasks.registry import Stage
 CAPTURE_VERSION = 1
 """Raised whenever a change of the code changes what a capture stores."""
 
-DTYPES = ("float32", "float16", "bfloat16")
+
+_IF_CHOSEN = ("layers", "keep")
+"""Settings that enter the key only where they say something: without them it is what it was before there were any."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,13 @@ class CaptureSettings:
     bos: str = "auto"
     dtype: str = "float32"
     store_dtype: str = "float32"
+    """One for all kinds, or by kind: attention=float16,residual=float32."""
     attention: str = "stored"
+    """stored, rebuilt, none, or auto: the smaller of the first two, decided when the capture is planned."""
+    layers: str | None = None
+    """The layers that are kept, as 0-5,10; None for all."""
+    keep: str | None = None
+    """Which of value, output_input and residual are kept, separated by commas; None for all."""
     padding: str = "right"
     query_block: int = 128
     batch_tokens: int = 1024
@@ -43,20 +52,30 @@ class CaptureSettings:
     device: str = "auto"
 
     def __post_init__(self) -> None:
-        choices_of = {"dtype": DTYPES, "store_dtype": DTYPES, "padding": ("right", "left"), "device": DEVICES}
+        choices_of = {"dtype": DTYPES, "attention": WAYS, "padding": ("right", "left"), "device": DEVICES}
         for name, choices in choices_of.items():
             if getattr(self, name) not in choices:
                 raise UsageError(f"one of {', '.join(choices)}", got=repr(getattr(self, name)), where=name)
-        if self.attention != "stored":
-            raise UsageError(
-                "attention = stored", got=repr(self.attention), remedy="Other ways to keep attention are not built yet."
-            )
+        self._choose()
         if self.window is not None and self.window < 2:
             raise UsageError("a window of at least 2 tokens", got=str(self.window), where="window")
         for name in ("stride", "query_block", "batch_tokens", "shard_tokens", "max_documents"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError("a number of at least 1", got=str(value), where=name)
+
+    def _choose(self) -> None:
+        """What is kept, in the words that are the same for the same choice, so that its key is the same too."""
+        object.__setattr__(self, "store_dtype", canonical_dtypes(self.store_dtype))
+        if self.layers is not None:
+            object.__setattr__(self, "layers", canonical_layers(self.layers))
+        if self.keep is None:
+            return
+        kinds = canonical_kinds(self.keep)
+        if kinds == "" and self.attention == "none":
+            expected = f"something to keep: attention, or some of {', '.join(OTHER_KINDS)}"
+            raise UsageError(expected, got="nothing", where="keep")
+        object.__setattr__(self, "keep", kinds)
 
 
 @dataclass(frozen=True)
@@ -75,6 +94,7 @@ def capture_identity(
     choices = asdict(settings)
     for name in ("device", "model", "corpus", "window"):
         del choices[name]
+    choices = {name: value for name, value in choices.items() if name not in _IF_CHOSEN or value is not None}
     ingredients = {
         **choices,
         "window": window,

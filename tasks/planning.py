@@ -5,7 +5,7 @@ Loads neither torch nor Prefect, so that `theodolite plan` answers at once.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,11 +16,13 @@ from storage.filesystem import Filesystem, free_bytes_at, open_runs
 from storage.layout import Layout
 from storage.manifest import FileRecord, Manifest
 from storage.tables import INT, TEXT, TableSpec, read_table, write_table
+from tasks.chosen import Chosen
 from tasks.corpora.readers import corpus_digest, read_texts
 from tasks.corpora.windows import Document, WindowSettings, windows
-from tasks.estimates import ConfigShape, memory_peak, operations, stored_bytes
+from tasks.estimates import ConfigShape, attention_bytes, memory_peak, operations, stored_bytes
 from tasks.identity import CaptureIdentity, CaptureSettings, blocks, capture_identity, package_versions
 from tasks.models.families import family_of
+from tasks.models.rebuildable import require_rebuildable, why_not
 from tasks.models.sources import ModelSource, read_config, resolve
 from tasks.prepared import Prepared
 from tasks.tokenization import open_encoder
@@ -48,6 +50,10 @@ class CapturePlan:
     n_tokens: int
     left_out: dict[str, int]
     shards: int
+    attention: str
+    """How attention is kept: stored, rebuilt or none; `auto` resolved."""
+    attention_bytes: dict[str, int]
+    """Before compression, of the two ways to keep attention; of `stored` alone where it cannot be rebuilt."""
     bytes_by_kind: dict[str, int]
     bytes_total: int
     flops: int
@@ -67,6 +73,9 @@ class _Described:
     window: int
     identity: CaptureIdentity
 
+    def documents(self) -> tuple[list[Document], dict[str, int]]:
+        return _documents(self.settings, self.source, self.shape, self.window)
+
 
 def _describe(settings: CaptureSettings) -> _Described:
     source = resolve(settings.model)
@@ -81,28 +90,57 @@ def _describe(settings: CaptureSettings) -> _Described:
             where=settings.model,
             remedy=f"Use --window {shape.positions}.",
         )
+    settings = _resolved(settings, source, config, shape, window)
     identity = capture_identity(settings, source, corpus_digest(settings.corpus, settings.field), window)
     return _Described(settings, source, config, shape, window, identity)
 
 
-def _documents(described: _Described) -> tuple[list[Document], dict[str, int]]:
-    settings, encoder = described.settings, open_encoder(described.source)
+def _resolved(
+    settings: CaptureSettings, source: ModelSource, config: dict[str, Any], shape: ConfigShape, window: int
+) -> CaptureSettings:
+    """The settings with the layers held against the model's, and `auto` decided: the smaller before compression."""
+    layers = Chosen.of(asdict(settings)).layers
+    if layers is not None and layers[-1] >= shape.n_layers:
+        raise UsageError(f"layers from 0 to {shape.n_layers - 1}", got=str(layers[-1]), where="layers")
+    if layers is not None and len(layers) == shape.n_layers:
+        settings = replace(settings, layers=None)
+    if settings.attention == "rebuilt":
+        require_rebuildable(config, settings.model)
+    if settings.attention != "auto":
+        return settings
+    documents, _ = _documents(settings, source, shape, window)
+    sizes = _attention_bytes(settings, config, shape, [len(d.token_ids) for d in documents])
+    return replace(settings, attention=min(sizes, key=lambda way: sizes[way]))
+
+
+def _attention_bytes(
+    settings: CaptureSettings, config: dict[str, Any], shape: ConfigShape, lengths: list[int]
+) -> dict[str, int]:
+    sizes = attention_bytes(shape, lengths, Chosen.of(asdict(settings)))
+    return sizes if why_not(config) is None else {"stored": sizes["stored"]}
+
+
+def _documents(
+    settings: CaptureSettings, source: ModelSource, shape: ConfigShape, window: int
+) -> tuple[list[Document], dict[str, int]]:
+    encoder = open_encoder(source)
     result = windows(
         read_texts(settings.corpus, settings.field),
         encoder.encode,
-        WindowSettings(described.window, settings.stride, settings.bos, settings.max_documents),
+        WindowSettings(window, settings.stride, settings.bos, settings.max_documents),
         encoder.bos_id,
         encoder.adds_bos,
-        described.shape.vocab,
+        shape.vocab,
     )
     return result.documents, result.left_out
 
 
 def _plan(described: _Described, lengths: list[int], left_out: dict[str, int], free: int) -> CapturePlan:
     settings, shape = described.settings, described.shape
-    kinds = stored_bytes(shape, lengths, settings.store_dtype)
+    kinds = stored_bytes(shape, lengths, Chosen.of(asdict(settings)))
     batches = blocks(lengths, settings.batch_tokens, padded=True)
-    peak = max(memory_peak(shape, lengths, b, settings.dtype, settings.query_block) for b in batches)
+    way = settings.attention
+    peak = max(memory_peak(shape, lengths, b, settings.dtype, settings.query_block, way) for b in batches)
     total = sum(kinds.values())
     return CapturePlan(
         capture=described.identity.capture,
@@ -114,6 +152,8 @@ def _plan(described: _Described, lengths: list[int], left_out: dict[str, int], f
         n_tokens=sum(lengths),
         left_out=left_out,
         shards=len(blocks(lengths, settings.shard_tokens, padded=False)),
+        attention=settings.attention,
+        attention_bytes=_attention_bytes(settings, described.config, shape, lengths),
         bytes_by_kind=kinds,
         bytes_total=total,
         flops=operations(shape, lengths),
@@ -123,10 +163,18 @@ def _plan(described: _Described, lengths: list[int], left_out: dict[str, int], f
     )
 
 
+def smaller(plan: CapturePlan) -> str:
+    """What makes a capture smaller, for one that does not fit."""
+    sizes, way = plan.attention_bytes, ""
+    if plan.attention == "stored" and sizes.get("rebuilt", sizes["stored"]) < sizes["stored"]:
+        way = ", keep attention as query and key (--attention rebuilt)"
+    return f"Capture fewer documents (--max-documents){way}, or store float16 (--store-dtype float16)."
+
+
 def plan_capture(settings: CaptureSettings, runs: str) -> CapturePlan:
     """What the capture will be and cost. Writes nothing."""
     described = _describe(settings)
-    documents, left_out = _documents(described)
+    documents, left_out = described.documents()
     return _plan(described, [len(d.token_ids) for d in documents], left_out, free_bytes_at(runs))
 
 
@@ -141,7 +189,7 @@ def prepare_capture(settings: CaptureSettings, runs: str) -> str:
     with fs.lock(layout.lock("prepare")):
         if _prepared(fs, manifest, described):
             return layout.capture
-        documents, left_out = _documents(described)
+        documents, left_out = described.documents()
         lengths = [len(d.token_ids) for d in documents]
         plan = _plan(described, lengths, left_out, fs.free_bytes())
         if not plan.fits:
@@ -149,7 +197,7 @@ def prepare_capture(settings: CaptureSettings, runs: str) -> str:
                 f"{plan.bytes_total:,} free bytes",
                 got=f"{plan.free_bytes:,}",
                 where=runs,
-                remedy="Capture fewer documents (--max-documents), or store float16 (--store-dtype float16).",
+                remedy=smaller(plan),
             )
         windows_record = write_table(fs, layout.windows, WINDOWS, _window_table(documents))
         record = _capture_record(described, plan, lengths)

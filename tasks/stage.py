@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial as bind
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from tasks.stage_record import StageRun, mark, request
 
 if TYPE_CHECKING:
     from storage.filesystem import Filesystem
-    from storage.tensors import ActivationStore, StoreShape
+    from storage.tensors import ActivationStore
     from tasks.registry import Partial
 
 
@@ -78,15 +78,23 @@ def _context(run: StageRun, layers: int) -> StageContext:
     return StageContext(run.key, run.seed, advance)
 
 
-def _check_reads(declared: Stage, shape: StoreShape, capture: str) -> None:
-    missing = sorted(declared.reads - set(shape.dtypes))
+def require_kinds(declared: Stage, offered: Collection[str], where: str) -> None:
+    """UsageError, naming what is lacking and how to keep it, unless everything that the stage reads is offered."""
+    missing = sorted(declared.reads - set(offered))
     if missing:
         raise UsageError(
             f"a store with {', '.join(sorted(declared.reads))}",
             got=f"one without {', '.join(missing)}",
-            where=f"capture {capture}, stage {declared.name}",
-            remedy="Capture again with what the stage reads.",
+            where=f"{where}, stage {declared.name}",
+            remedy=_remedy(missing),
         )
+
+
+def _remedy(missing: Sequence[str]) -> str:
+    """How to capture what a store lacks."""
+    options = {"attention": "--attention stored or rebuilt", "sink_mass": "--attention stored or rebuilt"}
+    needed = dict.fromkeys(options.get(kind, f"--keep with {kind}") for kind in missing)
+    return f"Capture again with what the stage reads: {', '.join(needed)}."
 
 
 def run_stage_shards(runs: str, capture: str, name: str, key: str, shards: Sequence[int]) -> list[int]:
@@ -102,7 +110,7 @@ def run_stage_shards(runs: str, capture: str, name: str, key: str, shards: Seque
     prepared, declared = Prepared.open(runs, capture), stage(name)
     run = StageRun.read(prepared, name, key)
     store = ActivationStore.open(prepared.fs, capture)
-    _check_reads(declared, store.shape, capture)
+    require_kinds(declared, store.shape.offered, f"capture {capture}")
     done = []
     for shard in shards:
         compute = bind(_shard_part, prepared, declared, run, store, shard)
@@ -122,7 +130,7 @@ def _shard_part(
 ) -> Work:
     parameters = stage_parameters(declared, run.parameters)
     rows = _PartRows(prepared.fs, staging, declared, prepared.layout.capture, run.key)
-    context = _context(run, store.shape.n_layers)
+    context = _context(run, len(store.shape.kept_layers))
     partial, quality = declared.steps().per_shard(store, store.shard(shard), parameters, context, rows)
     work = Work(quality=quality)
     rows.close(work, prepared.layout, run.key, shard_part(shard))
@@ -165,7 +173,7 @@ def _final_part(prepared: Prepared, declared: Stage, run: StageRun, store: Activ
     combined = reduce(steps.combine, partials)
     rows = _PartRows(fs, staging, declared, layout.capture, run.key)
     parameters = stage_parameters(declared, run.parameters)
-    work = Work(quality=steps.finish(store, combined, parameters, _context(run, store.shape.n_layers), rows))
+    work = Work(quality=steps.finish(store, combined, parameters, _context(run, len(store.shape.kept_layers)), rows))
     rows.close(work, layout, run.key, FINAL)
     return work
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -38,6 +39,8 @@ def plan(
     dtype: o.DType = None,
     store_dtype: o.StoreDType = None,
     attention: o.Attention = None,
+    layers: o.Layers = None,
+    keep: o.Keep = None,
     padding: o.Padding = None,
     device: o.Device = None,
     runs: o.Runs = None,
@@ -45,7 +48,7 @@ def plan(
     verbose: o.Verbose = False,
 ) -> int | None:
     """What a capture will be and cost: bytes, operations, memory. Takes what `run` takes; nothing is captured."""
-    from tasks.planning import plan_capture
+    from tasks.planning import plan_capture, smaller
 
     chosen = configure(config, {"capture": capture_options(locals()), "run": {"runs": runs}}, ())
     planned, out = plan_capture(chosen.capture.settings(), chosen.run.runs), output()
@@ -61,6 +64,7 @@ def plan(
     )
     kinds = ", ".join(f"{kind} {_size(n)}" for kind, n in planned.bytes_by_kind.items() if n)
     out.say(f"  {_size(planned.bytes_total)} before compression ({kinds}); {_size(planned.free_bytes)} are free")
+    out.say(f"  attention {planned.attention}: {_ways(planned.attention, planned.attention_bytes)}")
     if chosen.capture.device not in ("auto", "cpu"):
         out.say(
             f"  whether this machine has {chosen.capture.device} is seen when the run starts: a plan loads no torch"
@@ -68,7 +72,7 @@ def plan(
     out.add(capture=planned.capture, plan=asdict(planned))
     if planned.fits:
         return None
-    out.say("  It does not fit: capture fewer documents (--max-documents), or store float16 (--store-dtype).")
+    out.say(f"  It does not fit. {smaller(planned)}")
     return FAILED
 
 
@@ -194,6 +198,16 @@ def models(as_json: o.Json = False, verbose: o.Verbose = False) -> None:
     out.table(["family", "model_type", "norm", "attention enters", "examples", "verified on"], rows)
     out.say("Give any of them to --model: a folder, a hub id, a .gguf file; or sample, smollm2-135m.")
     out.add(models=[asdict(f) for f in FAMILIES.values()])
+
+
+def _ways(chosen: str, sizes: Mapping[str, int]) -> str:
+    """The two ways to keep attention side by side, and which is the smaller."""
+    sides = ", ".join(f"{way} {_size(n)}" for way, n in sizes.items())
+    if len(sizes) == 1:
+        return f"{sides} before compression; it cannot be rebuilt"
+    smallest = min(sizes, key=lambda way: sizes[way])
+    hint = "" if chosen in (smallest, "none") else f"; --attention {smallest} is the smaller"
+    return f"{sides} before compression{hint}"
 
 
 def _size(n: float) -> str:

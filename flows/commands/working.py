@@ -11,7 +11,7 @@ from flows import options as o
 from flows.account import tell_account, tell_next, tell_place
 from flows.captures import pick_capture
 from flows.config import Config
-from flows.configuring import chosen_stages, configure, stage_changes
+from flows.configuring import chosen_stages, configure, require_kept, stage_changes
 from flows.console import answering, output
 from flows.session import WITH_MODEL, WITHOUT_MODEL, capture_options, run_flow, runs_folder, tell_work
 from storage.errors import UnknownName
@@ -34,6 +34,8 @@ def run(
     dtype: o.DType = None,
     store_dtype: o.StoreDType = None,
     attention: o.Attention = None,
+    layers: o.Layers = None,
+    keep: o.Keep = None,
     padding: o.Padding = None,
     device: o.Device = None,
     runs: o.Runs = None,
@@ -54,6 +56,8 @@ def run(
         },
         set_ or (),
     )
+
+    require_kept(chosen.capture, chosen_stages(chosen))
 
     def flow() -> Any:
         from flows.full_run import full_run
@@ -89,6 +93,8 @@ def capture(
     dtype: o.DType = None,
     store_dtype: o.StoreDType = None,
     attention: o.Attention = None,
+    layers: o.Layers = None,
+    keep: o.Keep = None,
     padding: o.Padding = None,
     device: o.Device = None,
     runs: o.Runs = None,

@@ -14,7 +14,8 @@ with held as (
     union all
     select capture, 'stages.status', status, ['done', 'stale', 'partial', 'failed'] from stages group by all
     union all
-    select capture, 'captures.value_dtype', value_dtype, ['float32', 'float16', 'bfloat16'] from captures group by all
+    select capture, 'captures.value_dtype', value_dtype, ['float32', 'float16', 'bfloat16', 'none']
+    from captures group by all
     union all
     select capture, 'captures.compute_dtype', compute_dtype, ['float32', 'float16', 'bfloat16']
     from captures group by all

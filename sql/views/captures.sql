@@ -24,7 +24,7 @@ select
     n_tokens,                                             -- number of tokens in all documents
     compute_dtype,                                        -- dtype in which the model ran
     attention_storage,                                    -- how attention is kept: stored, rebuilt or none
-    value_dtype,                                          -- dtype in which values are kept: float32, float16 or bfloat16
+    value_dtype,                                          -- dtype in which values are kept: float32, float16 or bfloat16; none if they are not
     device,                                               -- device on which the model ran: cpu, cuda or mps
     bytes,                                                -- bytes of the activation store's shards on disk
     nan_to_null(seconds) as seconds,                      -- seconds from the first to the last tensor of a shard, summed over the shards

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from storage import triangles
 from tasks.models import selfcheck
 from tasks.models.families import Anatomy
+from tasks.models.kept import EVERYTHING, Kept
+from tasks.models.rebuilding import Heard, RebuildSample
 from tasks.models.selfcheck import OutputProbe, Place
 
 Emit = Callable[[int, str, Tensor], None]
@@ -42,12 +44,15 @@ class _Layer:
     index: int
     probe: OutputProbe
     value: Tensor  # (B, H_kv, T, d_v)
-    attention: Tensor  # (H, Σ_d T_d (T_d + 1) / 2), in the stored dtype
+    attention: Tensor | None  # (H, Σ_d T_d (T_d + 1) / 2), in the stored dtype, where it is kept
     columns: list[Tensor]  # per document (H, T, k + 1)
     seen: list[Tensor]  # per document (T, k)
     sums: list[Tensor]  # per document (H, T)
     sink_mass: list[Tensor] = field(default_factory=list)  # per document (H, T), where the family has sinks
     sink_slack: list[Tensor] = field(default_factory=list)
+    query: Tensor | None = None  # (B, H, T, d_qk), where query and key (B, H_kv, T, d_qk) are kept
+    key: Tensor | None = None
+    samples: list[RebuildSample] = field(default_factory=list)  # per document
     heads: Tensor | None = None  # (B, T, H, d_v)
     checked: bool = False
 
@@ -56,8 +61,9 @@ class BatchRecord:
     """Listens to one forward pass over a padded batch, and emits each layer's tensors as the layer ends.
 
     emit(layer, kind, tensor) gets CPU tensors without padding, documents one after the other: attention
-    (H, Σ T(T+1)/2) in the stored dtype, row-major lower triangles; value (N, H_kv, d_v); output_input (N, H, d_v);
-    residual (N, D) before each layer and, as layer L, after the last; sink_mass (N, H) where the family has sinks.
+    (H, Σ T(T+1)/2) in the stored dtype, row-major lower triangles; query (N, H, d_qk) and key (N, H_kv, d_qk) in the
+    stored dtype; value (N, H_kv, d_v); output_input (N, H, d_v); residual (N, D) before each layer and, as layer L,
+    after the last; sink_mass (N, H) where the family has sinks. Of these, what `kept` says. Every layer is checked.
     """
 
     def __init__(
@@ -69,9 +75,11 @@ class BatchRecord:
         model_name: str,
         query_block: int,
         attention_dtype: torch.dtype,
+        kept: Kept = EVERYTHING,
     ) -> None:
         self.anatomy, self.spans, self._emit_to = anatomy, tuple(spans), emit
         self.model_name, self.query_block, self.attention_dtype = model_name, query_block, attention_dtype
+        self.kept, self.heard = kept, dict[int, Heard]()
         self._layers = {id(module): layer for layer, module in enumerate(anatomy.attentions)}
         self._open: _Layer | None = None
         self._fired = [0] * anatomy.n_layers
@@ -90,7 +98,11 @@ class BatchRecord:
             self._horizons[id(mask)] = (mask, list(_visible_blocks(mask, self.query_block)))
         return self._horizons[id(mask)][1]
 
-    def attention_begins(self, layer: int, value: Tensor) -> None:
+    def attention_begins(
+        self, layer: int, value: Tensor, *, query: Tensor, key: Tensor, options: Mapping[str, Any]
+    ) -> None:
+        """A layer's attention is called with these: (B, H, T, d_qk), (B, H_kv, T, d_qk) and (B, H_kv, T, d_v)."""
+        self.heard[layer] = Heard.of(query, key, options)
         self._fired[layer] += 1
         if self._fired[layer] > 1:
             self._breach_count(layer)
@@ -100,9 +112,7 @@ class BatchRecord:
             index=layer,
             probe=probe,
             value=value,
-            attention=torch.empty(
-                n_heads, sum(s.entries for s in self.spans), dtype=self.attention_dtype, device=device
-            ),
+            attention=self._triangles(layer, device),
             columns=[probe.columns(value[i, :, s.start : s.stop]) for i, s in enumerate(self.spans)],
             seen=[torch.empty(s.length, probe.directions.shape[1], device=device) for s in self.spans],
             sums=[torch.empty(n_heads, s.length, device=device) for s in self.spans],
@@ -110,6 +120,16 @@ class BatchRecord:
         if self.anatomy.kind.sinks is not None:
             self._open.sink_mass = [torch.empty(n_heads, s.length, device=device) for s in self.spans]
             self._open.sink_slack = [torch.empty(n_heads, s.length, device=device) for s in self.spans]
+        if self.kept.has("query", layer):
+            self._open.query, self._open.key = query, key
+            self._open.samples = [RebuildSample(s.document, layer, s.length, n_heads, device) for s in self.spans]
+
+    def _triangles(self, layer: int, device: torch.device) -> Tensor | None:
+        """Where the layer's attention is packed, if it is kept."""
+        if not self.kept.has("attention", layer):
+            return None
+        n_entries = sum(span.entries for span in self.spans)
+        return torch.empty(self.anatomy.n_heads, n_entries, dtype=self.attention_dtype, device=device)
 
     def attention_rows(self, start: int, first: int, weights: Tensor, *, q: Tensor, k: Tensor, scaling: float) -> None:
         """One block: weights (B, H, q, K) of queries from `start` and keys from `first`, and the q and k behind."""
@@ -134,6 +154,10 @@ class BatchRecord:
         projected = torch.matmul(alpha.float(), layer.columns[i][:, first_key : first_key + n_keys])  # (H, q, k + 1)
         layer.seen[i][first_row : first_row + n_rows] = projected[..., :-1].sum(dim=0)
         layer.sums[i][:, first_row : first_row + n_rows] = projected[..., -1]
+        if layer.samples:
+            layer.samples[i].take(alpha, first_row, first_key)
+        if layer.attention is None:
+            return
         if first_key:
             alpha = nn.functional.pad(alpha, (first_key, 0))
         end = first_row + n_rows
@@ -172,20 +196,38 @@ class BatchRecord:
         record = self._open
         if record is None or record.index != layer or record.heads is None or not record.checked:
             self._breach_count(layer)
-        self._emit(layer, "attention", record.attention)
+        if record.attention is not None:
+            self._emit(layer, "attention", record.attention)
+        if record.query is not None and record.key is not None:
+            self._emit_rebuildable(record, record.query, record.key)
         self._emit(layer, "value", self.valid(record.value.transpose(1, 2)))
         self._emit(layer, "output_input", self.valid(record.heads))
-        if self.anatomy.kind.sinks is not None:
+        if record.sink_mass:
             # What the weights themselves lack of 1, so that a row and its sink sum to 1; checked against the logit.
             self._emit(layer, "sink_mass", torch.cat([(1 - sums).clamp(min=0).T for sums in record.sums]))
         self._open = None
+
+    def _emit_rebuildable(self, record: _Layer, query: Tensor, key: Tensor) -> None:
+        """Query and key in the stored dtype, once attention rebuilt from them is what the model computed."""
+        stored = {
+            kind: self.valid(tensor.transpose(1, 2)).to(self.kept.dtypes[kind])
+            for kind, tensor in (("query", query), ("key", key))
+        }
+        terms, offset = self.kept.terms(self.anatomy, record.index), 0
+        for i, span in enumerate(self.spans):
+            tokens = slice(offset, offset + span.length)
+            record.samples[i].check(stored["query"][tokens], stored["key"][tokens], terms, self._place(i))
+            offset += span.length
+        for kind, tensor in stored.items():
+            self._emit(record.index, kind, tensor)
 
     def residual(self, layer: int, hidden: Tensor) -> None:
         """The residual stream (B, T, D) before layer `layer`."""
         for span, row in zip(self.spans, hidden, strict=True):
             at = Place(self.model_name, layer, document=span.document)
             selfcheck.check_finite(row[span.start : span.stop], "residual stream", at)
-        self._emit(layer, "residual", self.valid(hidden))
+        if self.kept.has("residual", layer):
+            self._emit(layer, "residual", self.valid(hidden))
 
     def finish(self) -> None:
         """After the forward pass: every layer must have been heard exactly once."""
@@ -198,7 +240,8 @@ class BatchRecord:
         return torch.cat([tensor[i, s.start : s.stop] for i, s in enumerate(self.spans)])
 
     def _emit(self, layer: int, kind: str, tensor: Tensor) -> None:
-        self._emit_to(layer, kind, tensor.detach().cpu())
+        if self.kept.has(kind, layer):
+            self._emit_to(layer, kind, tensor.detach().cpu())
 
     def _layer(self) -> _Layer:
         assert self._open is not None

@@ -14,7 +14,9 @@ from torch import Tensor
 from storage.errors import CorpusError, ModelError, UsageError
 from tasks.models import selfcheck, tap
 from tasks.models.families import max_positions
+from tasks.models.kept import EVERYTHING, Kept
 from tasks.models.loading import LoadedModel, torch_dtype
+from tasks.models.rebuilding import Heard
 from tasks.models.record import BatchRecord, Emit, Span
 from tasks.models.scoring import token_nll
 from tasks.models.selfcheck import Place
@@ -30,13 +32,20 @@ class TapSettings:
     """right | left: where shorter documents of a batch are filled up; moves last bits only."""
     dtypes: Mapping[str, str] = field(default_factory=lambda: {"attention": "float32"})
     """Kind of tensor → the dtype it is stored in; attention is packed into it at once."""
+    kept: Kept = EVERYTHING
+    """Which kinds of which layers are emitted."""
 
     def __post_init__(self) -> None:
         if self.query_block < 1:
             raise UsageError("a query block of at least 1", got=str(self.query_block))
         if self.padding not in ("right", "left"):
             raise UsageError("padding right or left", got=f"'{self.padding}'")
-        torch_dtype(self.dtypes["attention"])
+        torch_dtype(self.attention_dtype)
+
+    @property
+    def attention_dtype(self) -> str:
+        """What attention is packed into, where it is kept."""
+        return self.dtypes.get("attention", "float32")
 
 
 def capture_batch(
@@ -64,7 +73,8 @@ def capture_batch(
         emit,
         model_name=loaded.name,
         query_block=settings.query_block,
-        attention_dtype=torch_dtype(settings.dtypes["attention"]),
+        attention_dtype=torch_dtype(settings.attention_dtype),
+        kept=settings.kept,
     )
     with torch.inference_mode():
         with tap.active(record):
@@ -77,6 +87,24 @@ def capture_batch(
         place = Place(loaded.name, document=span.document)
         selfcheck.check_finite(scores[1:].unsqueeze(1), "likelihood of the next token", place)
     return [scores.numpy() for scores in nll]
+
+
+def listen(loaded: LoadedModel) -> list[Heard]:
+    """What each layer's attention function is called with: one token goes through the model, and nothing is kept."""
+    record = BatchRecord(
+        loaded.anatomy,
+        [Span(0, 0, 1)],
+        lambda *_: None,
+        model_name=loaded.name,
+        query_block=1,
+        attention_dtype=torch.float32,
+        kept=Kept(frozenset()),
+    )
+    token = [np.zeros(1, np.int64)]
+    with torch.inference_mode(), tap.active(record):
+        loaded.anatomy.body(**_inputs(loaded, token, record.spans, 1))
+    record.finish()
+    return [record.heard[layer] for layer in range(loaded.anatomy.n_layers)]
 
 
 def _inputs(loaded: LoadedModel, token_ids: Sequence[np.ndarray], spans: Sequence[Span], width: int) -> dict[str, Any]:

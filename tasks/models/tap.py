@@ -51,7 +51,7 @@ def attention(
     layer = None if record is None else record.layer_of(module)
     if record is None or layer is None:
         return eager(module, query, key, value, attention_mask, **options)[0], None
-    record.attention_begins(layer, value)
+    record.attention_begins(layer, value, query=query, key=key, options=options)
     batch, n_heads, length, _ = query.shape
     heads = value.new_empty(batch, length, n_heads, value.shape[-1])
     for start, stop, first, last in record.blocks(length, key.shape[2], attention_mask):

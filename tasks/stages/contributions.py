@@ -46,15 +46,15 @@ def per_shard(
             where="stage contributions",
             remedy="Capture a decoder-only model.",
         )
-    kinds = ("attention", "value", "sink_mass") if "sink_mass" in shape.dtypes else ("attention", "value")
-    totals = Totals(len(shard.documents), shape.n_layers, shape.n_heads, parameters.bins)
+    kinds = ("attention", "value", "sink_mass") if "sink_mass" in shape.offered else ("attention", "value")
+    totals = Totals(len(shard.documents), len(shape.kept_layers), shape.n_heads, parameters.bins)
     quality: Counter[str] = Counter()
-    for layer in range(shape.n_layers):
+    for kept, layer in enumerate(shape.kept_layers):
         weights = LayerWeights.of(store.weights(layer)[0])
         tables: dict[str, list[Columns]] = defaultdict(list)
         for index, document in enumerate(shard.layer(layer, kinds)):
             measures = measure(document, weights, shape.windows[layer], parameters.edges)
-            totals.add(layer, index, measures)
+            totals.add(kept, index, measures)
             quality.update(nan_counts(measures))
             for table, columns in rows_of(measures):
                 n_rows = len(columns["head"])
@@ -79,8 +79,9 @@ def finish(
         "sink_fit": _fit(partial, parameters.resamples, seed_for(context.seed, "contributions", "sink_fit")),
         "semantic_cone": _cone(partial),
     }
+    layers = np.asarray(store.shape.kept_layers, np.int32)
     for table, columns in tables.items():
-        rows.add(table, columns)
+        rows.add(table, {**columns, "layer": layers[columns["layer"]]})
     undefined = {
         "nan_factor_shares": tables["contribution_factors"]["share_alpha"],
         "nan_sink_fits": tables["sink_fit"]["curvature"],

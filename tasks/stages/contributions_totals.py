@@ -38,7 +38,7 @@ class Totals:
         self.cone_sum = np.zeros(cone)
 
     def add(self, layer: int, index: int, measures: Measures) -> None:
-        """Take in one layer of the shard's document number `index`."""
+        """Take in one layer (number `layer` of those kept) of the shard's document number `index`."""
         a, y = measures.sink.sink_rate.numpy(), measures.sink.output_norm.numpy()
         self.fit[index, layer] = fit_statistics(a, y)
         _merge_into(self.curve, layer, bin_moments(a, y, self._bins))

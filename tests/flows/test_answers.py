@@ -89,13 +89,28 @@ def test_plan_tells_sizes_and_writes_nothing(call: Call, fixtures: Path, tmp_pat
     assert not list((tmp_path / "runs").rglob("*.json"))
 
 
+def test_plan_shows_both_ways_to_keep_attention(call: Call) -> None:
+    answer = call("plan", "--max-documents", "1", "--window", "128", "--layers", "0-2", "--json")
+    assert answer.content["plan"]["attention_bytes"] == {
+        "stored": 3 * 8 * 4 * 128 * 129 // 2,
+        "rebuilt": 3 * 8 * 4 * 128 * 2 * 16,
+    }
+    assert "attention stored: stored 793 KB, rebuilt 393 KB before compression; --attention rebuilt is" in answer.err
+    answer = call("plan", "--max-documents", "1", "--window", "128", "--attention", "auto", "--keep", "value")
+    assert "attention rebuilt: stored 1.59 MB, rebuilt 786 KB before compression" in answer.out
+    assert "is the smaller" not in answer.out and "residual" not in answer.out
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
         (["run", "--stages", "contribution"], 2, "got 'contribution'. Did you mean 'contributions'?"),
         (["run", "--set", "contributions.edge=3"], 2, "got 'edge', in stage contributions. Did you mean 'edges'?"),
         (["run", "--set", "edges=3"], 2, "expected stage.parameter=value, got 'edges=3', in --set"),
-        (["run", "--attention", "rebuilt"], 2, "expected attention = stored, got 'rebuilt'"),
+        (["run", "--attention", "packed"], 2, "expected one of stored, rebuilt, none, auto, got 'packed'"),
+        (["run", "--attention", "none"], 2, "got one without attention, in this capture, stage contributions"),
+        (["run", "--keep", "residual"], 2, "got one without value, in this capture, stage contributions"),
+        (["plan", "--layers", "0-6"], 2, "expected layers from 0 to 5, got 6, in layers"),
         (["run", "--dtype", "float8"], 2, "expected one of float32, float16, bfloat16, got 'float8'"),
         (["run", "absent.toml"], 2, "got no such file, in absent.toml"),
         (["stage", "contribution"], 2, "Did you mean 'contributions'?"),

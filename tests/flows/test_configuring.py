@@ -111,7 +111,8 @@ def test_options_stand_over_the_file(tmp_path: Path) -> None:
         ('[capture]\ndevice = "tpu"', "expected one of auto, cpu, cuda, mps, got 'tpu', in device"),
         ("[capture", "expected a configuration in TOML, got "),
         ('[capture]\ndtype = "float8"', "expected one of float32, float16, bfloat16, got 'float8', in dtype"),
-        ('[capture]\nattention = "rebuilt"', "expected attention = stored, got 'rebuilt'"),
+        ('[capture]\nattention = "packed"', "expected one of stored, rebuilt, none, auto, got 'packed', in attention"),
+        ("[capture]\nlayers = [0, -1]", "expected layers as numbers and ranges, such as 0-5,10, got '0,-1', in layers"),
         (
             "[run]\nstages = []\n[stages.contributions]\nedges = 2",
             "expected parameters of stages that run (none), got parameters of contributions, in {file}. "
@@ -158,3 +159,11 @@ def test_a_deployment_refuses_what_the_command_refuses(flow: str, name: str, val
     module, _, function = flow.rpartition(".")
     with pytest.raises(ParameterTypeError, match=name):
         getattr(import_module(module), function).validate_parameters({name: value})
+
+
+def test_lists_and_text_say_the_same_of_what_is_kept(tmp_path: Path) -> None:
+    listed = '[capture]\nlayers = [2, 0, 1]\nkeep = ["residual", "value"]\nstore_dtype = ["attention=float16"]'
+    text = '[capture]\nlayers = "0-2"\nkeep = "value,residual"\nstore_dtype = "attention=float16"'
+    chosen = [configure(written(tmp_path, content), {}, ()).capture.settings() for content in (listed, text)]
+    assert chosen[0] == chosen[1]
+    assert (chosen[0].layers, chosen[0].keep) == ("0-2", "value,residual")

@@ -10,7 +10,11 @@ import pytest
 import torch
 
 from storage.errors import ModelError
+from storage.rebuild import rebuilt_attention
+from tasks.capture import store_shape
+from tasks.models.kept import Kept
 from tasks.models.loading import LoadedModel, load_model, load_tokenizer, resolve
+from tasks.models.run import TapSettings, capture_batch
 from tests.models.capturing import assert_near, capture, nll_of, plain_of
 
 STORY = "Once upon a time, there was a little girl named Lily. She loved to play outside in the park with her friends."
@@ -54,6 +58,26 @@ def test_trained_models_pass_their_checks_in_half_precision(fixtures: Path, name
     half = capture(load_model(source, dtype, "cpu"), ids)
     difference = torch.cat([a.nll[1:] - b.nll[1:] for a, b in zip(full, half, strict=True)])
     assert difference.abs().mean() < 0.05
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_trained_models_are_rebuilt_from_query_and_key(fixtures: Path, name: str, dtype: str) -> None:
+    """The proof of every shard passes; and over every entry rebuilt attention is the tapped one."""
+    loaded = load_model(resolve(str(fixtures / "models" / name)), dtype, "cpu")
+    _, ids = loaded_and_text(fixtures, name)
+    shape = store_shape(loaded, {"attention": "rebuilt", "store_dtype": dtype})
+    found: dict[tuple[int, str], torch.Tensor] = {}
+    settings, numbers = TapSettings(64, dtypes=shape.dtypes, kept=Kept.of(shape)), list(range(len(ids)))
+    capture_batch(loaded, ids, settings, lambda layer, kind, t: found.update({(layer, kind): t}), numbers)
+    tapped, lengths = capture(loaded, ids, query_block=64), [len(i) for i in ids]
+    for layer in range(shape.n_layers):
+        pairs = [found[layer, kind].split(lengths) for kind in ("query", "key")]
+        for want, query, key in zip(tapped, *pairs, strict=True):
+            got = rebuilt_attention(query, key, shape.terms(layer, None))
+            error = (got - want.attention[layer].float()).abs()
+            assert error.max() <= {"float32": 1e-5, "float16": 1e-2, "bfloat16": 6e-2}[dtype]
+            assert error.mean() < 1e-5
 
 
 def test_induction_heads_are_found_where_they_are_known_to_be(fixtures: Path) -> None:

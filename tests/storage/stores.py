@@ -53,7 +53,7 @@ def random_shard(
     tensors = {}
     for batch, lengths in enumerate(batches):
         for kind in shape.dtypes:
-            for layer in range(shape.layers(kind)):
+            for layer in shape.layer_numbers(kind):
                 tensor = torch.randn(shape.layer_shape(kind, lengths), generator=generator)
                 tensors[batch, layer, kind] = tensor.abs() if kind == "attention" else tensor
     lengths = [n for batch in batches for n in batch]
@@ -90,7 +90,8 @@ def write_store(fs: Filesystem, *, shape: StoreShape = SHAPE, bias: bool = True,
     layout, manifest = Layout(CAPTURE), Manifest(fs, Layout(CAPTURE))
     manifest.write_capture({"name": CAPTURE})
     staging = layout.staging("model")
-    files = write_model(fs, staging, shape, weights(shape), biases(shape) if bias else None)
+    logits = sinks(shape) if shape.rebuild is not None and shape.rebuild.sinks else None
+    files = write_model(fs, staging, shape, weights(shape), biases(shape) if bias else None, None, logits)
     manifest.publish(layout.model_record, PartRecord(placed(files, layout.store)), model_moves(layout, staging))
     return [write_shard(fs, i, shape=shape) for i in range(shards)]
 
@@ -99,6 +100,11 @@ def weights(shape: StoreShape = SHAPE) -> torch.Tensor:
     """(L, H, d_v, D)"""
     generator = torch.Generator().manual_seed(7)
     return torch.randn(shape.n_layers, shape.n_heads, shape.d_value, shape.d_model, generator=generator)
+
+
+def sinks(shape: StoreShape = SHAPE) -> torch.Tensor:
+    """(L, H)"""
+    return torch.linspace(-1, 2, shape.n_layers * shape.n_heads).reshape(shape.n_layers, shape.n_heads)
 
 
 def biases(shape: StoreShape = SHAPE) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from storage.errors import ForeignStore, UnknownName, UsageError
 from storage.filesystem import Filesystem, open_runs
 from storage.layout import Layout
 from storage.manifest import Manifest
+from storage.rebuild import Rebuild
 from storage.store_shape import AXES
 from storage.tensors import ActivationStore, DocumentLayer, ShardWriter, StoreShape
 from storage.triangles import unpack
@@ -35,7 +37,8 @@ from tests.storage.stores import (
 )
 
 LAYOUT = Layout(CAPTURE)
-ALL_KINDS = replace(SHAPE, dtypes=dict.fromkeys(AXES, "float32"))
+REBUILD = Rebuild(d_qk=5, n_key_heads=2, scaling=(0.5, 0.25), softcap=(None, 30.0), sinks=False)
+ALL_KINDS = replace(SHAPE, dtypes=dict.fromkeys(AXES, "float32"), rebuild=REBUILD)
 
 
 def expected(shape: StoreShape, shard: Shard, kind: str, layer: int, k: int) -> torch.Tensor:
@@ -257,7 +260,13 @@ def test_a_shape_that_makes_no_sense_is_refused() -> None:
         replace(SHAPE, windows=(None,))
     with pytest.raises(ForeignStore, match=r"the shape of an activation store, got .* in somewhere"):
         StoreShape.from_json({"n_layers": 2, "windows": [None, None]}, "somewhere")
-    assert StoreShape.from_json(SHAPE.as_json(), "") == SHAPE
+    with pytest.raises(ValueError, match=r"layers from 0 to 1, got \(0, 2\)"):
+        replace(SHAPE, kept=(0, 2))
+    with pytest.raises(ValueError, match="query and key together with how attention is rebuilt"):
+        replace(SHAPE, dtypes={"query": "float32", "key": "float32"})
+    for shape in (SHAPE, replace(ALL_KINDS, kept=(1,))):
+        assert StoreShape.from_json(json.loads(json.dumps(shape.as_json())), "") == shape
+    assert not {"kept", "rebuild"} & set(SHAPE.as_json())
 
 
 def test_a_writer_is_asked_for_what_it_announced(fs: Filesystem) -> None:

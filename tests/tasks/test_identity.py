@@ -113,7 +113,7 @@ def test_stage_key_depends_on_parameters_seed_and_capture() -> None:
     [
         ({"dtype": "float8"}, "one of float32, float16, bfloat16, got 'float8', in dtype"),
         ({"padding": "both"}, "one of right, left, got 'both', in padding"),
-        ({"attention": "rebuilt"}, "attention = stored, got 'rebuilt'"),
+        ({"attention": "packed"}, "one of stored, rebuilt, none, auto, got 'packed', in attention"),
         ({"max_documents": 0}, "at least 1, got 0, in max_documents"),
     ],
 )

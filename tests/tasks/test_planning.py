@@ -17,6 +17,7 @@ from storage.errors import CorpusError, ModelError, StorageFull, UsageError
 from storage.filesystem import LocalFolder, open_runs
 from storage.layout import Layout
 from storage.manifest import Manifest
+from tasks.chosen import Chosen
 from tasks.estimates import ConfigShape, memory_peak, operations, parameters, stored_bytes
 from tasks.identity import CaptureSettings
 from tasks.planning import plan_capture, prepare_capture, read_windows
@@ -134,7 +135,7 @@ def test_estimates_of_smollm2() -> None:
     shape = ConfigShape.of(config, "smollm2")
     assert (shape.d_value, shape.n_kv_heads, shape.positions) == (64, 3, 8192)
     assert parameters(shape) == 30 * (576 * 576 * 2 + 2 * 576 * 192 + 3 * 576 * 1536)
-    one = stored_bytes(shape, [512], "float32")
+    one = stored_bytes(shape, [512], Chosen.of({"attention": "stored", "store_dtype": "float32"}))
     assert one["attention"] == 30 * 9 * 512 * 513 // 2 * 4
     assert one["residual"] == 31 * 512 * 576 * 4
     assert operations(shape, [512]) == 2 * (parameters(shape) + 49152 * 576) * 512 + 4 * 30 * 9 * 64 * 512 * 512

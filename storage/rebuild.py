@@ -1,0 +1,102 @@
+"""Attention from the query and key that a model attended with: softmax(q·k × scaling, capped, masked), row by row.
+
+Pure mathematics on arrays. The scores are rounded where the model rounded them, to its own dtype; the softmax is in
+float32. A learned sink's logit enters the denominator, so a row sums to 1 less the sink's mass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+_BLOCK_ENTRIES = 1 << 22
+"""Most scores of one block of queries, over all heads: 16 MiB in float32, which stays near the cores."""
+
+
+@dataclass(frozen=True)
+class Rebuild:
+    """What a model adds to q·k, a value per layer, and the sizes of its queries and keys."""
+
+    d_qk: int
+    """Width of one head's query and key."""
+    n_key_heads: int
+    """Heads of the key: each serves n_heads / n_key_heads heads of the query, side by side."""
+    scaling: tuple[float, ...]
+    softcap: tuple[float | None, ...]
+    """c of tanh(score / c) × c; None for none."""
+    sinks: bool
+    """Whether each head has a learned sink logit; the logits lie in the model's part of the store."""
+    dtype: str = "float32"
+    """What the model computed its scores in."""
+
+
+@dataclass(frozen=True)
+class LayerTerms:
+    """The terms of one layer."""
+
+    scaling: float
+    softcap: float | None = None
+    window: int | None = None
+    """A query sees itself and the window − 1 keys before it; None: all keys."""
+    causal: bool = True
+    sinks: Tensor | None = None
+    """(H,) logits."""
+    dtype: torch.dtype = torch.float32
+
+    @classmethod
+    def of(cls, rebuild: Rebuild, layer: int, *, window: int | None, causal: bool, sinks: Tensor | None) -> LayerTerms:
+        dtype: torch.dtype = getattr(torch, rebuild.dtype)
+        return cls(rebuild.scaling[layer], rebuild.softcap[layer], window, causal, sinks, dtype)
+
+
+def rebuilt_attention(query: Tensor, key: Tensor, terms: LayerTerms) -> Tensor:
+    """query (T, H, d) and key (T, H_kv, d) of one document → attention (H, T, T) float32, 0 where nothing is seen.
+
+    In blocks of queries, over the keys that a block may see.
+    """
+    length, n_heads = query.shape[:2]
+    out = torch.zeros(n_heads, length, length)
+    size = max(1, min(length, _BLOCK_ENTRIES // (n_heads * length)))
+    for start in range(0, length, size):
+        stop = min(start + size, length)
+        first = max(0, start - terms.window + 1) if terms.causal and terms.window else 0
+        last = stop if terms.causal else length
+        rows = torch.arange(start, stop)
+        out[:, start:stop, first:last] = rebuilt_rows(query[start:stop], key[first:last], rows, terms, first)
+    return out
+
+
+def rebuilt_rows(query: Tensor, key: Tensor, rows: Tensor, terms: LayerTerms, first: int = 0) -> Tensor:
+    """Attention (H, q, K) float32 of some queries (q, H, d), which are `rows` (q,) of the document, over its keys.
+
+    key (K, H_kv, d): the keys from `first` on; those before it are taken to be out of every row's sight.
+    """
+    n_queries, n_heads, width = query.shape
+    n_keys, n_key_heads, _ = key.shape
+    grouped = query.float().transpose(0, 1).reshape(n_key_heads, -1, width)  # (H_kv, G q, d)
+    scores = torch.matmul(grouped, key.float().permute(1, 2, 0)).reshape(n_heads, n_queries, n_keys)
+    scores = scores.to(terms.dtype) * terms.scaling
+    if terms.softcap is not None:
+        scores = torch.tanh(scores / terms.softcap) * terms.softcap
+    hidden = _hidden(rows.to(query.device), first, n_keys, terms)
+    scores = scores.float().masked_fill_(hidden, -torch.inf)
+    return _softmax(scores, terms.sinks).to(terms.dtype).float()
+
+
+def _hidden(rows: Tensor, first: int, n_keys: int, terms: LayerTerms) -> Tensor:
+    """(q, K): the keys that a row does not see."""
+    keys = torch.arange(first, first + n_keys, device=rows.device)
+    later = keys > rows[:, None] if terms.causal else torch.zeros_like(keys, dtype=torch.bool).expand(len(rows), -1)
+    return later | (keys <= rows[:, None] - terms.window) if terms.window else later
+
+
+def _softmax(scores: Tensor, sinks: Tensor | None) -> Tensor:
+    """Over the last axis of (H, q, K), a sink's logit (H,) beside the scores where there is one."""
+    if sinks is None:
+        return torch.softmax(scores, dim=-1)
+    logits = sinks.float().to(scores.device)[:, None, None]
+    top = torch.maximum(scores.amax(dim=-1, keepdim=True), logits)
+    weights = torch.exp(scores - top)
+    return weights / (weights.sum(dim=-1, keepdim=True) + torch.exp(logits - top))

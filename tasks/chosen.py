@@ -1,0 +1,129 @@
+"""What of a capture is kept, as a user writes it: how attention is kept, which layers, which kinds, in which dtypes.
+
+Loads no torch, so that `plan` answers at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from storage.errors import UnknownName, UsageError
+
+DTYPES = ("float32", "float16", "bfloat16")
+WAYS = ("stored", "rebuilt", "none", "auto")
+"""How attention is kept: as tapped; as the query and key that it is rebuilt from; not at all. auto is one of the first
+two, which planning decides."""
+
+ATTENTION_KINDS: Mapping[str, tuple[str, ...]] = {"stored": ("attention",), "rebuilt": ("query", "key"), "none": ()}
+OTHER_KINDS = ("value", "output_input", "residual")
+"""The kinds that may be chosen; attention has a setting of its own, and the learned sinks' mass is kept beside it."""
+
+KINDS = ("attention", "query", "key", *OTHER_KINDS, "sink_mass")
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The choices of a capture's settings, taken apart."""
+
+    attention: str
+    """stored | rebuilt | none"""
+    layers: tuple[int, ...] | None
+    """The layers that are kept; None for all."""
+    kinds: tuple[str, ...]
+    """The kinds that are kept besides attention."""
+    dtype_of: Mapping[str, str]
+    """Every kind, kept or not, and its dtype."""
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> Chosen:
+        """The choices of a capture's settings, of which later ones may be absent in a record of an earlier version."""
+        layers, keep = settings.get("layers"), settings.get("keep")
+        kinds = OTHER_KINDS if keep is None else tuple(kind for kind in OTHER_KINDS if kind in _names(keep))
+        numbers = None if layers is None else layer_numbers(layers)
+        return cls(settings["attention"], numbers, kinds, store_dtypes(settings["store_dtype"]))
+
+    def dtypes(self, *, sinks: bool) -> dict[str, str]:
+        """What the store keeps: each kind and its dtype. `sinks`: whether the family has learned sinks."""
+        attention = ATTENTION_KINDS[self.attention]
+        kept = (*attention, *self.kinds, *(("sink_mass",) if sinks and self.attention == "stored" else ()))
+        return {kind: self.dtype_of[kind] for kind in kept}
+
+    def offered(self) -> frozenset[str]:
+        """The kinds that can be read from such a store, whatever the family; attention also where it is rebuilt."""
+        rebuilt = {"attention"} if self.attention in ("rebuilt", "auto") else set()
+        kept = () if self.attention == "auto" else ATTENTION_KINDS[self.attention]
+        return frozenset({*kept, *self.kinds, *rebuilt, *(("sink_mass",) if self.attention != "none" else ())})
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def layer_numbers(text: str) -> tuple[int, ...]:
+    """`0-5,10` as numbers, sorted; UsageError for what is no list of numbers and ranges."""
+    found: set[int] = set()
+    for part in _names(text):
+        first, dash, last = part.partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
+            raise UsageError("layers as numbers and ranges, such as 0-5,10", got=repr(text), where="layers")
+        found.update(range(int(first), int(last if dash else first) + 1))
+    if not found:
+        raise UsageError("layers as numbers and ranges, such as 0-5,10", got=repr(text), where="layers")
+    return tuple(sorted(found))
+
+
+def canonical_layers(text: str) -> str:
+    """The same layers always in the same words: sorted, with ranges where they make one."""
+    runs: list[list[int]] = []
+    for number in layer_numbers(text):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def canonical_kinds(text: str) -> str | None:
+    """The kinds that are kept besides attention, in one order; None for all. UnknownName for any other."""
+    names = _names(text)
+    for name in names:
+        if name not in OTHER_KINDS:
+            raise UnknownName.among("kind of tensor to keep", name, OTHER_KINDS, where="keep")
+    return None if set(names) == set(OTHER_KINDS) else ",".join(kind for kind in OTHER_KINDS if kind in names)
+
+
+def store_dtypes(text: str) -> dict[str, str]:
+    """`float16` or `attention=float16,residual=float32` as the dtype of every kind; float32 where nothing is said.
+
+    `attention` also stands for the query and key that it is rebuilt from. Raises UnknownName or UsageError.
+    """
+    base, by_kind = "float32", dict[str, str]()
+    for part in _names(text):
+        kind, equals, dtype = (piece.strip() for piece in part.rpartition("="))
+        if dtype not in DTYPES:
+            raise UsageError(f"one of {', '.join(DTYPES)}", got=repr(dtype), where="store_dtype")
+        if equals and kind not in KINDS:
+            raise UnknownName.among("kind of tensor", kind, KINDS, where="store_dtype")
+        if equals:
+            by_kind[kind] = dtype
+        else:
+            base = dtype
+    if not _names(text):
+        raise UsageError(f"one of {', '.join(DTYPES)}", got=repr(text), where="store_dtype")
+    attention = by_kind.get("attention", base)
+    defaults = {"query": attention, "key": attention}
+    return {kind: by_kind.get(kind, defaults.get(kind, base)) for kind in KINDS}
+
+
+def canonical_dtypes(text: str) -> str:
+    """The same dtypes always in the same words: one where all are the same, else each kind's that is not float32.
+
+    Query and key are named where they differ from attention.
+    """
+    dtypes = store_dtypes(text)
+    if len(set(dtypes.values())) == 1:
+        return dtypes["attention"]
+    usual = {**dict.fromkeys(KINDS, "float32"), **dict.fromkeys(ATTENTION_KINDS["rebuilt"], dtypes["attention"])}
+    return ",".join(f"{kind}={dtype}" for kind, dtype in dtypes.items() if dtype != usual[kind])
