@@ -30,6 +30,8 @@ class CaptureSettings:
     """Tokens per document, its BOS included; None: the model's positions, at most 512."""
     stride: int | None = None
     max_documents: int | None = None
+    deduplicate: bool = False
+    """Leave out documents whose token ids came before."""
     bos: str = "auto"
     dtype: str = "float32"
     store_dtype: str = "float32"

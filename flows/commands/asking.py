@@ -34,6 +34,7 @@ def plan(
     window: o.Window = None,
     stride: o.Stride = None,
     max_documents: o.MaxDocuments = None,
+    deduplicate: o.Deduplicate = None,
     bos: o.Bos = None,
     dtype: o.DType = None,
     store_dtype: o.StoreDType = None,
@@ -45,10 +46,12 @@ def plan(
     verbose: o.Verbose = False,
 ) -> int | None:
     """What a capture will be and cost: bytes, operations, memory. Takes what `run` takes; nothing is captured."""
-    from tasks.planning import plan_capture
+    from tasks.planning import describe, plan_capture
 
     chosen = configure(config, {"capture": capture_options(locals()), "run": {"runs": runs}}, ())
-    planned, out = plan_capture(chosen.capture.settings(), chosen.run.runs), output()
+    out, described = output(), describe(chosen.capture.settings())
+    with shown_by(display_for(out.errors)), work(*described.extent()):
+        planned = plan_capture(described, chosen.run.runs)
     left_out = ", ".join(f"{n:,} {why.replace('_', ' ')}" for why, n in planned.left_out.items() if n)
     out.say(f"{planned.capture}: {planned.model} ({planned.family})")
     cap = capped(planned.n_docs, chosen.capture.max_documents)
