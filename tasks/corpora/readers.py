@@ -9,7 +9,7 @@ from storage.errors import UnknownName
 from tasks.corpora.conllu import read_conllu
 from tasks.corpora.files import CorpusFile, corpus_digest, expand
 from tasks.corpora.lines import read_chunks
-from tasks.corpora.pieces import pieces
+from tasks.corpora.pieces import PIECE, pieces
 from tasks.corpora.rows import DEFAULT_FIELD, read_dataset, read_jsonl, read_parquet
 from tasks.corpora.topics import PYTHON_TOPICS, python_topics
 
@@ -45,7 +45,7 @@ def read_files(files: Sequence[CorpusFile], field: str | None) -> Iterator[Text]
     """The texts of these files."""
     for file in files:
         for chunks, source in _read(file, field):
-            for piece, more in pieces(chunks):
+            for piece, more in pieces(chunks, PIECE):
                 yield Text(piece, source, more)
 
 
