@@ -55,6 +55,9 @@ Seed = Annotated[int | None, _place("--seed", min=0, text="The seed of everythin
 Workers = Annotated[
     int | None, _place("--workers", min=1, text="Shards of a stage worked on at once, at most the cores; the cores.")
 ]
+Documents = Annotated[
+    int, _place("--documents", min=0, text="Documents run again through the plain model; 2, and 0 for none.")
+]
 Capture = Annotated[str | None, _place("--capture", metavar="ID", text="The capture's id; the latest.")]
 Json = Annotated[
     bool,

@@ -108,7 +108,7 @@ def test_linked_files_and_folders_are_read_once_and_rings_end(tree: Path) -> Non
 def test_a_link_that_leads_nowhere_is_not_passed_over(tree: Path) -> None:
     (tree / "a" / "gone.txt").symlink_to(tree / "nothing")
     for corpus in (f"{tree}/a", f"{tree}/a/*.txt"):
-        with pytest.raises(CorpusError, match=r"a file, got a link that leads nowhere, in .*a/gone\.txt.*Mend or remove"):
+        with pytest.raises(CorpusError, match=r"a link that leads nowhere, in .*a/gone\.txt.*Mend or remove"):
             expand([corpus])
 
 
@@ -138,7 +138,7 @@ def test_many_files_keep_one_order(tmp_path: Path) -> None:
 def test_nothing_named_and_other_addresses_are_wrong_usage() -> None:
     with pytest.raises(UsageError, match="at least one corpus, got none"):
         expand([])
-    with pytest.raises(UsageError, match=r"s3://BUCKET/PREFIX or hf:NAME, got 'https://x/y.txt', in --corpus.*fetch it"):
+    with pytest.raises(UsageError, match=r"s3://BUCKET/PREFIX or hf:NAME, got .https://x/y.txt., in --corpus"):
         expand(["https://x/y.txt"])
 
 

@@ -24,7 +24,7 @@ class Stream:
         self.features = {k: SimpleNamespace(dtype=v) for k, v in features.items()} if features else None
 
     def _resolve_features(self) -> Stream:
-        return Stream(self.rows, {name: "string" for name in self.rows[0]})
+        return Stream(self.rows, dict.fromkeys(self.rows[0], "string"))
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         for row in self.rows:

@@ -67,7 +67,7 @@ def test_windows_of_pieces_are_windows_of_the_text(
 def test_tokens_of_pieces_are_tokens_of_the_text(
     model: str, fixtures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also of a tokenizer that puts a blank in front of what it is given (SentencePiece), by showing it the line before."""
+    """Also of a tokenizer that puts a blank in front of what it is given: it is shown the line before."""
     folder = fixtures / "models" / model
     encoder = open_encoder(resolve(str(folder)))
     text = (fixtures / "data" / "tinyshakespeare" / "input.txt").read_text()[:40_000]
