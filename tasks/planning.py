@@ -96,7 +96,8 @@ def _documents(described: Described) -> WindowStream:
     s, encoder = described.settings, open_encoder(described.source)
     chosen = WindowSettings(described.window, s.stride, s.bos, s.max_documents, s.deduplicate)
     texts = read_files(described.files, s.field)
-    return WindowStream(texts, encoder.encode, chosen, encoder.bos_id, encoder.adds_bos, described.shape.vocab)
+    bos, vocab = (encoder.bos_id, encoder.adds_bos), described.shape.vocab
+    return WindowStream(texts, encoder.encode, chosen, *bos, vocab, encode_adds=False)
 
 
 def _plan(described: Described, lengths: list[int], left_out: dict[str, int], free: int) -> CapturePlan:

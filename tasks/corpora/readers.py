@@ -31,18 +31,30 @@ def read_texts(paths: Sequence[str], field: str | None = None) -> Iterator[Text]
     """The texts of files, folders and patterns, in an order that is the same everywhere, read as they are asked for.
 
     A text file is one text; JSON Lines, Parquet and data sets give one a row; CoNLL-U one a sentence; `python-topics`
-    one a topic. A text comes in pieces of at most 2^20 characters, so that no file is in memory as a whole.
+    one a topic. Each is whole, in memory one at a time; `read_files` gives long ones in pieces.
 
     paths: files, folders, patterns, `s3://bucket/prefix`, `hf:NAME`, or `python-topics`.
     field: the field that holds the text of a row; None takes `text`, or the only string field there is.
     Raises, at once: UsageError or CorpusError for names that stand for no file. While reading: CorpusError naming the
     file and line that cannot be read, UnknownName for a field that is not there.
     """
-    return read_files(expand(paths), field)
+    return _whole(read_files(expand(paths), field))
+
+
+def _whole(texts: Iterable[Text]) -> Iterator[Text]:
+    held: list[str] = []
+    for text in texts:
+        held.append(text.text)
+        if not text.more:
+            yield Text("".join(held), text.source)
+            held = []
 
 
 def read_files(files: Sequence[CorpusFile], field: str | None) -> Iterator[Text]:
-    """The texts of these files."""
+    """The texts of these files in pieces of at most 2^20 characters, so that none is in memory as a whole.
+
+    Raises as `read_texts` does while reading.
+    """
     for file in files:
         for chunks, source in _read(file, field):
             for piece, more in pieces(chunks, PIECE):

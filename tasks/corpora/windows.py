@@ -93,11 +93,13 @@ class WindowStream:
         bos_id: int | None,
         adds_bos: bool,
         vocab_size: int,
+        encode_adds: bool | None = None,
     ) -> None:
         """Arguments and errors are those of `windows`."""
         self._texts, self._settings = texts, settings.check()
         self._bos = _bos_of(settings, bos_id, adds_bos)
-        self._encode, self._added, self._vocab_size = encode, bos_id if adds_bos else None, vocab_size
+        encode_adds = adds_bos if encode_adds is None else encode_adds
+        self._encode, self._added, self._vocab_size = encode, bos_id if encode_adds else None, vocab_size
         self.left_out = {TOO_SHORT: 0, **({REPEATED: 0} if settings.deduplicate else {})}
         self.n_texts = 0
         self._digests: set[bytes] = set()
@@ -176,17 +178,19 @@ def windows(
     bos_id: int | None,
     adds_bos: bool,
     vocab_size: int,
+    encode_adds: bool | None = None,
 ) -> WindowResult:
     """Cut every text into windows; a window never spans two texts.
 
-    encode: text → token ids, with or without the BOS token that the tokenizer adds.
+    encode: text → token ids.
+    encode_adds: whether it puts the BOS token that the tokenizer adds in front of them; by default as `adds_bos` says.
     bos_id: the id of that token; None if the tokenizer has none.
     adds_bos: whether the tokenizer puts it in front of a text.
     vocab_size: ids are below this.
     Raises: UsageError (settings; a BOS token wanted where there is none), CorpusError (no text, no document of two
     tokens, an id that is no token of the model).
     """
-    stream = WindowStream(texts, encode, settings, bos_id, adds_bos, vocab_size)
+    stream = WindowStream(texts, encode, settings, bos_id, adds_bos, vocab_size, encode_adds)
     return WindowResult(list(stream), stream.left_out, stream.n_texts)
 
 

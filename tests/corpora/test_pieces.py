@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tasks.corpora import pieces as module
 from tasks.corpora.files import expand
 from tasks.corpora.pieces import context, pieces
-from tasks.corpora.readers import Text, read_texts
+from tasks.corpora.readers import Text, read_files, read_texts
 from tasks.corpora.windows import WindowResult, WindowSettings, windows
 from tasks.models.sources import resolve
 from tasks.tokenization import open_encoder
@@ -74,7 +74,7 @@ def test_tokens_of_pieces_are_tokens_of_the_text(
     (tmp_path / "text.txt").write_text(text)
     whole = encoder.encode(text)
     monkeypatch.setattr("tasks.corpora.readers.PIECE", 1500)
-    texts = list(read_texts([str(tmp_path / "text.txt")]))
+    texts = list(read_files(expand([str(tmp_path / "text.txt")]), None))
     assert len(texts) > 20
     settings = WindowSettings(64, bos="never")
     found = windows(texts, encoder.encode, settings, encoder.bos_id, False, 1 << 20).documents
@@ -83,9 +83,10 @@ def test_tokens_of_pieces_are_tokens_of_the_text(
 
 def test_a_text_file_is_never_in_memory_as_a_whole(tmp_path: Path) -> None:
     (tmp_path / "long.txt").write_text("a line of a long text\n" * 200_000)
-    texts = list(read_texts([str(tmp_path / "long.txt")]))
+    texts = list(read_files(expand([str(tmp_path / "long.txt")]), None))
     assert [t.more for t in texts] == [True] * (len(texts) - 1) + [False]
     assert len(texts) == 5
     assert max(len(t.text) for t in texts) <= module.PIECE
-    assert "".join(t.text for t in texts) == (tmp_path / "long.txt").read_text()
+    (whole,) = read_texts([str(tmp_path / "long.txt")])
+    assert "".join(t.text for t in texts) == (tmp_path / "long.txt").read_text() == whole.text
     assert expand([str(tmp_path / "long.txt")])[0].size() == 4_400_000
