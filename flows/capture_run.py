@@ -7,10 +7,10 @@ from prefect import flow
 from flows.config import CaptureConfig
 from flows.engine import cores
 from flows.outcome import Outcome, Work, remember
-from flows.progress import waiting, work
+from flows.progress import work
 from flows.steps import capture_block, finish_capture_step, finish_or_raise, run_shards, threads
 from tasks.capture_finish import request_capture
-from tasks.planning import prepare_capture
+from tasks.planning import describe, prepare_capture
 from tasks.prepared import Prepared
 
 _ONE_DEVICE = 1
@@ -27,9 +27,10 @@ def capture_run(capture: CaptureConfig = CaptureConfig(), runs: str = "runs") ->
 
     Raises UsageError, CorpusError or ModelError before any work; IncompleteRun where some shards failed.
     """
-    with waiting("reading the model's files and the text"):
-        name = prepare_capture(capture.settings(), runs)
-        request_capture(runs, name)
+    described = describe(capture.settings())
+    with work(*described.extent()):
+        name = prepare_capture(described, runs)
+    request_capture(runs, name)
     prepared = Prepared.open(runs, name)
     left = prepared.shards_left()
     total, lengths = prepared.n_shards, prepared.record["lengths"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, field_validator
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, field_validator
 
 from storage.errors import UsageError
 from tasks.identity import CaptureSettings
@@ -17,7 +17,9 @@ class CaptureConfig(BaseModel):
 
     model: str = Field("sample", description="sample, smollm2-135m, a folder, a .gguf file, or a hub id")
     corpus: tuple[str, ...] = Field(
-        ("python-topics",), min_length=1, description="Files, folders or globs; python-topics is the text in Python"
+        ("python-topics",),
+        min_length=1,
+        description="Files, folders, globs, s3://, hf:NAME; or python-topics",
     )
     field: str | None = Field(None, description="The field of a JSONL or Parquet corpus that holds the text")
     window: StrictInt | None = Field(
@@ -25,6 +27,7 @@ class CaptureConfig(BaseModel):
     )
     stride: StrictInt | None = Field(None, description="Tokens from one window's start to the next; a window")
     max_documents: StrictInt | None = Field(None, description="At most so many documents")
+    deduplicate: StrictBool = Field(False, description="Leave out documents whose tokens came before")
     bos: str = Field("auto", description="auto, always or never")
     dtype: str = Field("float32", description="What the model computes in: float32, float16 or bfloat16")
     store_dtype: str = Field(

@@ -20,7 +20,9 @@ def _capture(*names: str, text: str, **more: Any) -> Any:
 Model = Annotated[str | None, _capture("--model", text="sample, smollm2-135m, a folder, a .gguf file, or a hub id.")]
 Corpus = Annotated[
     list[str] | None,
-    _capture("--corpus", text="Text files, folders or globs; python-topics is the text in Python. Repeatable."),
+    _capture(
+        "--corpus", text="Files, folders, globs, s3:// or hf:NAME; python-topics is Python's own text. Repeatable."
+    ),
 ]
 Field = Annotated[str | None, _capture("--field", text="The field of a JSONL or Parquet corpus that holds the text.")]
 Window = Annotated[
@@ -28,6 +30,9 @@ Window = Annotated[
 ]
 Stride = Annotated[int | None, _capture("--stride", text="Tokens from one window's start to the next; a window.")]
 MaxDocuments = Annotated[int | None, _capture("--max-documents", text="At most so many documents; 0 for all.")]
+Deduplicate = Annotated[
+    bool | None, _capture("--deduplicate/--no-deduplicate", text="Leave out documents whose tokens came before; no.")
+]
 Bos = Annotated[str | None, _capture("--bos", text="auto, always or never.")]
 DType = Annotated[str | None, _capture("--dtype", text="Computed in float32, float16 or bfloat16.")]
 StoreDType = Annotated[
@@ -59,6 +64,9 @@ Set = Annotated[
 Seed = Annotated[int | None, _place("--seed", min=0, text="The seed of everything that is drawn; 0.")]
 Workers = Annotated[
     int | None, _place("--workers", min=1, text="Shards of a stage worked on at once, at most the cores; the cores.")
+]
+Documents = Annotated[
+    int, _place("--documents", min=0, text="Documents run again through the plain model; 2, and 0 for none.")
 ]
 Capture = Annotated[str | None, _place("--capture", metavar="ID", text="The capture's id; the latest.")]
 Json = Annotated[

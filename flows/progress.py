@@ -75,13 +75,13 @@ class Bars:
         self._bars = RichProgress(
             TextColumn("{task.description}"),
             BarColumn(),
-            TextColumn("{task.completed:,.0f}/{task.total:,.0f} {task.fields[unit]}"),
+            TextColumn("{task.completed:,.0f}" + ("/{task.total:,.0f}" if total else "") + " {task.fields[unit]}"),
             TextColumn("{task.fields[rate]}"),
             TimeRemainingColumn(),
             console=self._console,
             transient=True,
         )
-        self._task = self._bars.add_task(kind, total=total, unit=unit, rate="", visible=False)
+        self._task = self._bars.add_task(kind, total=total or None, unit=unit, rate="", visible=False)
         self._done, self._began, self._unit = 0.0, time.monotonic(), unit
         self._lock = threading.Lock()
         self._bars.start()
@@ -105,10 +105,10 @@ class Bars:
 
 
 def pace(done: float, total: float, elapsed_s: float, unit: str) -> str:
-    """'1,024/4,096 tokens, 512 tokens/s, 6 s left'."""
+    """'1,024/4,096 tokens, 512 tokens/s, 6 s left'; a total of 0 is one that nobody knows."""
     rate = done / elapsed_s if elapsed_s else 0.0
     left = f", {_span((total - done) / rate)} left" if 0 < done < total else ""
-    return f"{done:,.0f}/{total:,.0f} {unit}, {_figure(rate)} {unit}/s{left}"
+    return f"{done:,.0f}{f'/{total:,.0f}' if total else ''} {unit}, {_figure(rate)} {unit}/s{left}"
 
 
 def _figure(rate: float) -> str:
@@ -146,7 +146,8 @@ def display_for(console: Console) -> Display:
 
 @contextmanager
 def work(kind: str, total: float, unit: str) -> Iterator[None]:
-    """Show the steps of `kind` that are told inside the block, out of `total` units; in the run's log by default."""
+    """Show the steps of `kind` that are told inside the block, out of `total` units (0: unknown); in the run's log by
+    default."""
     display = _shown()
     display.begin(kind, total, unit)
 

@@ -23,7 +23,7 @@ WITH_MODEL, WITHOUT_MODEL = ("torch", "transformers.modeling_utils"), ("torch",)
 
 Result = TypeVar("Result")
 _CAPTURE_OPTIONS = (
-    *("model", "corpus", "field", "window", "stride", "max_documents", "bos"),
+    *("model", "corpus", "field", "window", "stride", "max_documents", "deduplicate", "bos"),
     *("dtype", "store_dtype", "attention", "layers", "keep", "padding", "device"),
 )
 
@@ -46,8 +46,10 @@ def in_prefect(flow: Callable[[], Result], first: Callable[[], Sequence[str]]) -
     out = output()
     engine.set_environment(verbose=out.verbose)
     engine.start()
+    with shown_by(display_for(out.errors)):
+        modules = first()
     with out.waiting("starting Prefect and torch"):
-        engine.load_meanwhile(*first())
+        engine.load_meanwhile(*modules)
         engine.connect()
     with engine.orchestration(), shown_by(display_for(out.errors)):
         return flow()

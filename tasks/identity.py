@@ -14,7 +14,7 @@ from tasks.models.loading import DEVICES
 from tasks.models.sources import ModelSource, model_digest, tokenizer_digest
 from tasks.registry import Stage
 
-CAPTURE_VERSION = 1
+CAPTURE_VERSION = 2
 """Raised whenever a change of the code changes what a capture stores."""
 
 
@@ -33,6 +33,8 @@ class CaptureSettings:
     """Tokens per document, its BOS included; None: the model's positions, at most 512."""
     stride: int | None = None
     max_documents: int | None = None
+    deduplicate: bool = False
+    """Leave out documents whose token ids came before."""
     bos: str = "auto"
     dtype: str = "float32"
     store_dtype: str = "float32"

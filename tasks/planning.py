@@ -5,36 +5,33 @@ Loads neither torch nor Prefect, so that `theodolite plan` answers at once.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-import pyarrow as pa
-
 from storage.errors import MissingPart, StorageFull, UsageError
 from storage.filesystem import Filesystem, free_bytes_at, open_runs
-from storage.layout import Layout
+from storage.layout import Layout, under
 from storage.manifest import FileRecord, Manifest
-from storage.tables import INT, TEXT, TableSpec, read_table, write_table
 from tasks.chosen import Chosen
-from tasks.corpora.readers import corpus_digest, read_texts
-from tasks.corpora.windows import Document, WindowSettings, windows
+from tasks.corpora.files import CorpusFile, expand, files_digest
+from tasks.corpora.readers import read_files
+from tasks.corpora.streams import CORPUS
+from tasks.corpora.windows import WindowSettings, WindowStream
+from tasks.documents import DOCUMENTS, read_windows, record_of, write_windows
 from tasks.estimates import ConfigShape, attention_bytes, memory_peak, operations, stored_bytes
 from tasks.identity import CaptureIdentity, CaptureSettings, blocks, capture_identity, package_versions
 from tasks.models.families import family_of
 from tasks.models.rebuildable import require_rebuildable, why_not
 from tasks.models.sources import ModelSource, read_config, resolve
 from tasks.prepared import Prepared
+from tasks.progress import Progress, emit
 from tasks.tokenization import open_encoder
 
-_DEFAULT_WINDOW = 512
+__all__ = ["CapturePlan", "Described", "describe", "plan_capture", "prepare_capture", "read_windows"]
 
-WINDOWS = TableSpec(
-    "windows",
-    ("doc",),
-    pa.schema([("doc", INT), ("source", TEXT), ("start_token", INT), ("token_ids", pa.list_(pa.int32()))]),
-)
-"""The documents of a capture as they will be fed to the model; not a table of the warehouse."""
+_DEFAULT_WINDOW, _TOLD_EVERY = 512, 256
 
 
 @dataclass(frozen=True)
@@ -63,7 +60,7 @@ class CapturePlan:
 
 
 @dataclass(frozen=True)
-class _Described:
+class Described:
     """A capture's settings with everything that files alone can tell."""
 
     settings: CaptureSettings
@@ -72,12 +69,23 @@ class _Described:
     shape: ConfigShape
     window: int
     identity: CaptureIdentity
+    files: tuple[CorpusFile, ...]
 
-    def documents(self) -> tuple[list[Document], dict[str, int]]:
-        return _documents(self.settings, self.source, self.shape, self.window)
+    def extent(self) -> tuple[str, int, str]:
+        """What laying out the documents tells of its progress: (kind, how much in all, unit); 0 if nobody knows."""
+        if self.settings.max_documents is not None:
+            return DOCUMENTS, self.settings.max_documents, DOCUMENTS
+        if any(file.kind == "dataset" for file in self.files):
+            return DOCUMENTS, 0, DOCUMENTS
+        return CORPUS, sum(file.size() for file in self.files), "bytes"
+
+    def documents(self) -> WindowStream:
+        """The documents, one after the other, as they are read; what was left out is known at the end."""
+        return _documents(self.settings, self.source, self.shape, self.window, self.files)
 
 
-def _describe(settings: CaptureSettings) -> _Described:
+def describe(settings: CaptureSettings) -> Described:
+    """What files alone tell of a capture; reads every byte of a corpus that lies on this machine, for its digest."""
     source = resolve(settings.model)
     config = read_config(source)
     family_of(config, where=settings.model)
@@ -90,13 +98,19 @@ def _describe(settings: CaptureSettings) -> _Described:
             where=settings.model,
             remedy=f"Use --window {shape.positions}.",
         )
-    settings = _resolved(settings, source, config, shape, window)
-    identity = capture_identity(settings, source, corpus_digest(settings.corpus, settings.field), window)
-    return _Described(settings, source, config, shape, window, identity)
+    files = tuple(expand(settings.corpus))
+    settings = _resolved(settings, source, config, shape, window, files)
+    identity = capture_identity(settings, source, files_digest(files, settings.field), window)
+    return Described(settings, source, config, shape, window, identity, files)
 
 
 def _resolved(
-    settings: CaptureSettings, source: ModelSource, config: dict[str, Any], shape: ConfigShape, window: int
+    settings: CaptureSettings,
+    source: ModelSource,
+    config: dict[str, Any],
+    shape: ConfigShape,
+    window: int,
+    files: Sequence[CorpusFile],
 ) -> CaptureSettings:
     """The settings with the layers held against the model's, and `auto` decided: the smaller before compression."""
     layers = Chosen.of(asdict(settings)).layers
@@ -108,8 +122,8 @@ def _resolved(
         require_rebuildable(config, settings.model)
     if settings.attention != "auto":
         return settings
-    documents, _ = _documents(settings, source, shape, window)
-    sizes = _attention_bytes(settings, config, shape, [len(d.token_ids) for d in documents])
+    lengths = [len(d.token_ids) for d in _documents(settings, source, shape, window, files)]
+    sizes = _attention_bytes(settings, config, shape, lengths)
     return replace(settings, attention=min(sizes, key=lambda way: sizes[way]))
 
 
@@ -121,21 +135,16 @@ def _attention_bytes(
 
 
 def _documents(
-    settings: CaptureSettings, source: ModelSource, shape: ConfigShape, window: int
-) -> tuple[list[Document], dict[str, int]]:
+    settings: CaptureSettings, source: ModelSource, shape: ConfigShape, window: int, files: Sequence[CorpusFile]
+) -> WindowStream:
     encoder = open_encoder(source)
-    result = windows(
-        read_texts(settings.corpus, settings.field),
-        encoder.encode,
-        WindowSettings(window, settings.stride, settings.bos, settings.max_documents),
-        encoder.bos_id,
-        encoder.adds_bos,
-        shape.vocab,
-    )
-    return result.documents, result.left_out
+    chosen = WindowSettings(window, settings.stride, settings.bos, settings.max_documents, settings.deduplicate)
+    bos = (encoder.bos_id, encoder.adds_bos)
+    texts = read_files(files, settings.field)
+    return WindowStream(texts, encoder.encode, chosen, *bos, shape.vocab, encode_adds=False)
 
 
-def _plan(described: _Described, lengths: list[int], left_out: dict[str, int], free: int) -> CapturePlan:
+def _plan(described: Described, lengths: list[int], left_out: dict[str, int], free: int) -> CapturePlan:
     settings, shape = described.settings, described.shape
     kinds = stored_bytes(shape, lengths, Chosen.of(asdict(settings)))
     batches = blocks(lengths, settings.batch_tokens, padded=True)
@@ -171,48 +180,61 @@ def smaller(plan: CapturePlan) -> str:
     return f"Capture fewer documents (--max-documents){way}, or store float16 (--store-dtype float16)."
 
 
-def plan_capture(settings: CaptureSettings, runs: str) -> CapturePlan:
+def plan_capture(settings: CaptureSettings | Described, runs: str) -> CapturePlan:
     """What the capture will be and cost. Writes nothing."""
-    described = _describe(settings)
-    documents, left_out = described.documents()
-    return _plan(described, [len(d.token_ids) for d in documents], left_out, free_bytes_at(runs))
+    described = settings if isinstance(settings, Described) else describe(settings)
+    free = free_bytes_at(runs)
+    documents = described.documents()
+    lengths: list[int] = []
+    for document in documents:
+        lengths.append(len(document.token_ids))
+        if len(lengths) % _TOLD_EVERY == 0:
+            emit(Progress(DOCUMENTS, _TOLD_EVERY, DOCUMENTS))
+    return _plan(described, lengths, documents.left_out, free)
 
 
-def prepare_capture(settings: CaptureSettings, runs: str) -> str:
+def prepare_capture(settings: CaptureSettings | Described, runs: str) -> str:
     """Write down what the capture is and its documents; returns its id. The same key finds it written.
 
     Raises StorageFull where the plan does not fit the disk, before anything runs.
     """
-    described = _describe(settings)
+    described = settings if isinstance(settings, Described) else describe(settings)
     fs, layout = open_runs(runs, create=True), Layout(described.identity.capture)
     manifest = Manifest(fs, layout)
     with fs.lock(layout.lock("prepare")):
         if _prepared(fs, manifest, described):
             return layout.capture
-        documents, left_out = described.documents()
-        lengths = [len(d.token_ids) for d in documents]
-        plan = _plan(described, lengths, left_out, fs.free_bytes())
-        if not plan.fits:
-            raise StorageFull(
-                f"{plan.bytes_total:,} free bytes",
-                got=f"{plan.free_bytes:,}",
-                where=runs,
-                remedy=smaller(plan),
-            )
-        windows_record = write_table(fs, layout.windows, WINDOWS, _window_table(documents))
-        record = _capture_record(described, plan, lengths)
-        manifest.write_capture({**record, "windows": asdict(windows_record)})
+        try:
+            _lay_out(fs, manifest, described, layout.staging("prepare"))
+        finally:
+            fs.remove(layout.staging("prepare"))
     return layout.capture
 
 
-def _prepared(fs: Filesystem, manifest: Manifest, described: _Described) -> bool:
+def _lay_out(fs: Filesystem, manifest: Manifest, described: Described, staging: str) -> None:
+    layout, staged = manifest.layout, under(staging, "windows.parquet")
+    documents = described.documents()
+    windows, lengths = write_windows(fs, staged, documents)
+    plan = _plan(described, lengths, documents.left_out, fs.free_bytes())
+    if not plan.fits:
+        raise StorageFull(
+            f"{plan.bytes_total:,} free bytes",
+            got=f"{plan.free_bytes:,}",
+            where=fs.where,
+            remedy=smaller(plan),
+        )
+    fs.rename(staged, layout.windows)
+    manifest.write_capture({**_capture_record(described, plan, lengths), "windows": asdict(windows)})
+
+
+def _prepared(fs: Filesystem, manifest: Manifest, described: Described) -> bool:
     """Whether the capture is prepared; what its key leaves open (device, where the model lies) is brought up to now.
 
     Documents that are gone or damaged make it unprepared: they are the same when they are made again.
     """
     try:
         record = Prepared.open(fs.where, manifest.layout.capture).record
-        if FileRecord.of(fs.read_bytes(manifest.layout.windows)) != FileRecord(**record["windows"]):
+        if record_of(fs, manifest.layout.windows) != FileRecord(**record["windows"]):
             return False
     except MissingPart:
         return False
@@ -222,21 +244,14 @@ def _prepared(fs: Filesystem, manifest: Manifest, described: _Described) -> bool
     return True
 
 
-def _settings(described: _Described) -> dict[str, Any]:
+def _settings(described: Described) -> dict[str, Any]:
     """The settings as JSON keeps them, with the window and stride that hold."""
     settings = asdict(described.settings)
     window, stride = described.window, settings["stride"]
     return {**settings, "corpus": list(settings["corpus"]), "window": window, "stride": stride or window}
 
 
-def _window_table(documents: list[Document]) -> pa.Table:
-    columns = [range(len(documents)), [d.source for d in documents], [d.start for d in documents]]
-    columns.append([d.token_ids for d in documents])
-    arrays = [pa.array(values, field.type) for values, field in zip(columns, WINDOWS.schema, strict=True)]
-    return pa.Table.from_arrays(arrays, schema=WINDOWS.schema)
-
-
-def _capture_record(described: _Described, plan: CapturePlan, lengths: list[int]) -> dict[str, Any]:
+def _capture_record(described: Described, plan: CapturePlan, lengths: list[int]) -> dict[str, Any]:
     settings = described.settings
     return {
         "capture": plan.capture,
@@ -250,8 +265,3 @@ def _capture_record(described: _Described, plan: CapturePlan, lengths: list[int]
         "created_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": package_versions(),
     }
-
-
-def read_windows(fs: Filesystem, layout: Layout) -> pa.Table:
-    """The documents of a prepared capture: doc, source, token_ids."""
-    return read_table(fs, layout.windows)

@@ -13,6 +13,7 @@ from storage.filesystem import Filesystem, open_runs
 from storage.layout import FINAL, KEY_DIGITS, Layout, shard_part, under
 from storage.manifest import FileRecord, Manifest
 from tasks.capture_finish import CAPTURE
+from tasks.documents import record_of
 from tasks.prepared import Prepared
 from tasks.progress import Progress, emit
 
@@ -120,5 +121,5 @@ def _windows_problem(prepared: Prepared) -> Iterator[str]:
         where = prepared.layout.capture_record
         yield f"{where}: expected the size and checksum of {path}, got {prepared.record['windows']!r}. {_DAMAGED}"
         return
-    if FileRecord.of(prepared.fs.read_bytes(path)) != expected:
+    if record_of(prepared.fs, path) != expected:
         yield f"{path}: its content is not what the manifest says. {_DAMAGED}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,8 +20,11 @@ from flows.session import add_place, capture_options, runs_folder
 from storage.errors import StoreError, UnknownName, UsageError
 from storage.filesystem import open_runs
 from storage.manifest import list_captures
-from storage.warehouse import connect, list_queries, query, run_sql
+from storage.warehouse import CheckResult, connect, list_queries, query, run_sql
 from tasks.registry import tables
+
+if TYPE_CHECKING:
+    from tasks.verify_rerun import Rerun
 
 _SHOWN_ROWS = 100
 
@@ -35,6 +38,7 @@ def plan(
     window: o.Window = None,
     stride: o.Stride = None,
     max_documents: o.MaxDocuments = None,
+    deduplicate: o.Deduplicate = None,
     bos: o.Bos = None,
     dtype: o.DType = None,
     store_dtype: o.StoreDType = None,
@@ -48,10 +52,12 @@ def plan(
     verbose: o.Verbose = False,
 ) -> int | None:
     """What a capture will be and cost: bytes, operations, memory. Takes what `run` takes; nothing is captured."""
-    from tasks.planning import plan_capture, smaller
+    from tasks.planning import describe, plan_capture, smaller
 
     chosen = configure(config, {"capture": capture_options(locals()), "run": {"runs": runs}}, ())
-    planned, out = plan_capture(chosen.capture.settings(), chosen.run.runs), output()
+    out, described = output(), describe(chosen.capture.settings())
+    with shown_by(display_for(out.errors)), work(*described.extent()):
+        planned = plan_capture(described, chosen.run.runs)
     left_out = ", ".join(f"{n:,} {why.replace('_', ' ')}" for why, n in planned.left_out.items() if n)
     out.say(f"{planned.capture}: {planned.model} ({planned.family})")
     cap = capped(planned.n_docs, chosen.capture.max_documents)
@@ -96,9 +102,14 @@ def _status_row(s: Standing) -> list[Any]:
 
 @answering
 def verify(
-    capture: o.Capture = None, runs: o.Runs = None, as_json: o.Json = False, verbose: o.Verbose = False
+    capture: o.Capture = None,
+    documents: o.Documents = 2,
+    runs: o.Runs = None,
+    seed: o.Seed = None,
+    as_json: o.Json = False,
+    verbose: o.Verbose = False,
 ) -> int | None:
-    """Read every byte of a capture and its tables again, and check every identity in SQL."""
+    """Read every byte of a capture again, check every identity in SQL, and run a sample through the plain model."""
     from tasks.verify import count_records, verify_capture
 
     where, out = runs_folder(runs), output()
@@ -113,6 +124,18 @@ def verify(
     for problem in problems:
         out.say(problem, style="red")
     out.say(f"{chosen}: {parts} parts read again, {len(problems)} problems")
+    broken = _tell_checks(checks)
+    rerun = _tell_rerun(where, chosen, documents, seed or 0) if not problems else None
+    with suppress(StoreError):  # a damaged record, which is among the problems: the tables cannot be counted
+        add_place(where, chosen)
+    told = {"parts": parts, "problems": problems, "checks": plain([asdict(c) for c in checks])}
+    out.add(verify={**told, "sample": plain(asdict(rerun)) if rerun else None})
+    return FAILED if problems or broken or (rerun and rerun.problems) else None
+
+
+def _tell_checks(checks: list[CheckResult]) -> bool:
+    """Whether one is broken."""
+    out = output()
     rows = [
         [c.name, "holds" if c.passed else "BROKEN", c.rows_checked, c.worst, "" if c.passed else c.message]
         for c in checks
@@ -122,10 +145,29 @@ def verify(
     for c in broken:
         out.say(f"{c.name}: {c.message}", style="red")
     out.say(f"{len(checks) - len(broken)} of {len(checks)} checks hold")
-    with suppress(StoreError):  # a damaged record, which is among the problems: the tables cannot be counted
-        add_place(where, chosen)
-    out.add(verify={"parts": parts, "problems": problems, "checks": plain([asdict(c) for c in checks])})
-    return FAILED if problems or broken else None
+    return bool(broken)
+
+
+def _tell_rerun(where: str, capture: str, documents: int, seed: int) -> Rerun | None:
+    """Run a sample of documents again and tell the worst errors; None if none was asked for."""
+    if documents == 0:
+        return None
+    from tasks.verify_rerun import RERUN, rerun_sample
+
+    out = output()
+    with shown_by(display_for(out.errors)), work(RERUN, documents, "documents"):
+        rerun = rerun_sample(where, capture, documents, seed)
+    if rerun.layers:
+        columns = ["layer", "attention", "output_input", "residual", "nll"]
+        out.table(columns, [[getattr(errors, name) for name in columns] for errors in rerun.layers])
+    for line in rerun.problems:
+        out.say(line, style="red")
+    if rerun.note:
+        out.say(rerun.note)
+    else:
+        which = ", ".join(map(str, rerun.documents))
+        out.say(f"run again through the plain model: documents {which}; {len(rerun.problems)} errors beyond tolerance")
+    return rerun
 
 
 @answering

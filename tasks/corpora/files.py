@@ -7,9 +7,14 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from pathlib import Path
+from pathlib import Path, PurePath, PurePosixPath
+from typing import BinaryIO
 
 from storage.errors import CorpusError, UsageError
+from tasks.corpora import hub, objects
+from tasks.corpora.folders import matching, walk
+from tasks.corpora.hub import HubDataset
+from tasks.corpora.objects import StoredObject
 from tasks.corpora.topics import PYTHON_TOPICS, python_topics
 
 KINDS = {
@@ -33,25 +38,52 @@ DIGEST_VERSION = 1
 class CorpusFile:
     """One file of a corpus and how to read it."""
 
-    path: Path
+    path: PurePath
+    """Where it lies on this machine; of an object, its key."""
     name: str
-    """Its path below the folder or pattern that found it: what rows in tables call it, on any machine."""
+    """Its path below the folder, prefix or pattern that found it: what rows in tables call it, on any machine."""
     kind: str
-    """text, jsonl, parquet or conllu; `topics` for the text that Python carries, which has no file."""
+    """text, jsonl, parquet or conllu; `topics` for the text that Python carries and `dataset` for one of the hub, which
+    have no file."""
     compression: str | None
+    origin: StoredObject | HubDataset | None = None
+    """Where it comes from if not from this machine."""
 
     def place(self, line: int | None = None) -> str:
         """How an error names it."""
-        return str(self.path) if line is None else f"{self.path}, line {line}"
+        where = self.origin.url if isinstance(self.origin, StoredObject) else str(self.origin or self.path)
+        return where if line is None else f"{where}, line {line}"
+
+    def open(self) -> BinaryIO:
+        """Its bytes as they lie. Raises CorpusError where it cannot be read."""
+        if isinstance(self.origin, StoredObject):
+            return self.origin.open()
+        try:
+            return Path(self.path).open("rb")
+        except OSError as error:
+            raise unreadable(self, error) from error
+
+    def size(self) -> int:
+        """Its bytes as they lie, compressed if it is; 0 for what has no file. Raises CorpusError."""
+        if isinstance(self.origin, StoredObject):
+            return self.origin.size
+        if self.kind in ("topics", "dataset"):
+            return 0
+        try:
+            return Path(self.path).stat().st_size
+        except OSError as error:
+            raise unreadable(self, error) from error
 
 
 def expand(paths: Sequence[str]) -> list[CorpusFile]:
     """Every file that the names stand for: files in the order given, folders and patterns in sorted order.
 
     A folder gives every file below it whose suffix is known; hidden files, and files without a suffix (licences,
-    checksums), are taken only when named. A pattern (`*`, `?`, `[…]`, `**`) gives the files it matches.
+    checksums), are taken only when named. A pattern (`*`, `?`, `[…]`, `**`) gives the files it matches. Links are
+    followed, each folder once. `s3://bucket/prefix` does for objects what a folder does for files.
 
-    Raises: UsageError (nothing named; object storage), CorpusError (no such file, none of a known kind).
+    Raises: UsageError (nothing named; a package that is not installed), CorpusError (no such file, none of a known
+    kind, a folder that cannot be read, a link that leads nowhere).
     """
     if not paths:
         raise UsageError("at least one corpus", got="none", remedy="Give --corpus a file, a folder or a pattern.")
@@ -63,25 +95,40 @@ def _expand_one(path: str) -> list[CorpusFile]:
         raise UsageError("a corpus", got=f"'{path}'", where="--corpus", remedy="Give a file, a folder or a pattern.")
     if path == PYTHON_TOPICS:
         return [CorpusFile(Path(PYTHON_TOPICS), PYTHON_TOPICS, "topics", None)]
-    if "://" in path:
-        raise UsageError(
-            "a corpus in files of this machine", got=f"'{path}'", remedy="Object storage is not in this version."
-        )
-    place = Path(path).expanduser()
-    if place.is_dir():
-        found = [p for p in sorted(place.rglob("*")) if p.is_file() and not _hidden(p, place) and _known(p)]
-        files = [_file(p, p.relative_to(place).as_posix()) for p in found]
-    elif place.is_file():
-        files = [_file(place, place.name)]
-    elif glob.has_magic(path):
-        root = _fixed_part(place)
-        matched = sorted(Path(p) for p in glob.glob(str(place), recursive=True))  # noqa: PTH207 (keeps `**` and `~`)
-        files = [_file(p, p.relative_to(root).as_posix()) for p in matched if p.is_file()]
-    else:
-        raise _absent(place)
+    if path.startswith(hub.SCHEME):
+        dataset = hub.parse(path)
+        return [CorpusFile(PurePath(path), dataset.source, "dataset", None, dataset)]
+    files = _objects(path) if path.startswith(objects.SCHEME) else _local(path)
     if not files:
         raise CorpusError("at least one file of text", got="none", where=path, remedy=f"Known suffixes: {_suffixes()}.")
     return files
+
+
+def _objects(url: str) -> list[CorpusFile]:
+    found = [(PurePosixPath(name), o) for name, o in objects.find(url)]
+    if not (len(found) == 1 and found[0][1].url == url):
+        found = [(name, o) for name, o in found if not _hidden(name) and (glob.has_magic(url) or _known(name))]
+    return [_file(PurePosixPath(o.key), str(name), o) for name, o in found]
+
+
+def _local(path: str) -> list[CorpusFile]:
+    if "://" in path:
+        raise UsageError(
+            f"files of this machine, {objects.SCHEME}BUCKET/PREFIX or {hub.SCHEME}NAME",
+            got=f"'{path}'",
+            where="--corpus",
+            remedy="Other addresses are not read: fetch it first.",
+        )
+    place = Path(path).expanduser()
+    if place.is_dir():
+        found = [p for p in walk(place) if not _hidden(p.relative_to(place)) and _known(p)]
+        return [_file(_there(p), p.relative_to(place).as_posix()) for p in found]
+    if place.is_file():
+        return [_file(place, place.name)]
+    if glob.has_magic(path):
+        root = _fixed_part(place)
+        return [_file(_there(p), p.relative_to(root).as_posix()) for p in matching(place) if not p.is_dir()]
+    raise _absent(place)
 
 
 def _absent(place: Path) -> CorpusError:
@@ -95,8 +142,20 @@ def _absent(place: Path) -> CorpusError:
     return CorpusError(f"a file, a folder, a pattern or '{PYTHON_TOPICS}'", got=f"'{place}', not there", remedy=remedy)
 
 
-def _hidden(path: Path, below: Path) -> bool:
-    return any(part.startswith(".") for part in path.relative_to(below).parts)
+def _hidden(path: PurePath) -> bool:
+    return any(part.startswith(".") for part in path.parts)
+
+
+def _there(path: Path) -> Path:
+    """Itself, if it is a file: left out without a word, it would not be missed."""
+    if path.is_file():
+        return path
+    raise CorpusError(
+        "a file",
+        got="a link that leads nowhere" if path.is_symlink() else "something else",
+        where=str(path),
+        remedy="Mend or remove it, or name the files that you mean.",
+    )
 
 
 def _fixed_part(pattern: Path) -> Path:
@@ -109,14 +168,14 @@ def _fixed_part(pattern: Path) -> Path:
     return fixed
 
 
-def _split(path: Path) -> tuple[str, str | None]:
+def _split(path: PurePath) -> tuple[str, str | None]:
     """(suffix without compression, compression): `a.jsonl.gz` → (.jsonl, gzip)."""
     compression = COMPRESSIONS.get(path.suffix.lower())
     inner = path.with_suffix("") if compression else path
     return inner.suffix.lower(), compression
 
 
-def _known(path: Path) -> bool:
+def _known(path: PurePath) -> bool:
     suffix, _ = _split(path)
     return bool(suffix) and suffix in KINDS
 
@@ -125,40 +184,53 @@ def _suffixes() -> str:
     return f"{', '.join(s for s in KINDS if s)}, each but .parquet also with {' or '.join(COMPRESSIONS)}"
 
 
-def _file(path: Path, name: str) -> CorpusFile:
+def _file(path: PurePath, name: str, origin: StoredObject | None = None) -> CorpusFile:
     suffix, compression = _split(path)
     kind = KINDS.get(suffix)
     if kind is None or (kind == "parquet" and compression):
         raise CorpusError(
             f"a file of a known kind ({_suffixes()})",
             got=f"'{path.name}'",
-            where=str(path.parent),
+            where=str(path.parent) if origin is None else origin.url,
             remedy="Rename it to what it holds; .txt reads any text as one document.",
         )
-    return CorpusFile(path, name, kind, compression)
+    return CorpusFile(path, name, kind, compression, origin)
 
 
 def corpus_digest(paths: Sequence[str], field: str | None) -> str:
+    """`files_digest` of the files that the names stand for."""
+    return files_digest(expand(paths), field)
+
+
+def files_digest(files: Sequence[CorpusFile], field: str | None) -> str:
     """SHA-256 (64 hex digits) of what a corpus says: every file's bytes and kind in reading order, and the field.
 
-    Names and places of files do not enter it: the same bytes elsewhere are the same corpus.
+    Names and places of files do not enter it: the same bytes elsewhere are the same corpus. Of an object its size and
+    ETag stand for its bytes, of a data set of the hub its revision.
     """
     whole = hashlib.sha256(f"theodolite corpus {DIGEST_VERSION}\0{field or ''}\0".encode())
-    for file in expand(paths):
+    for file in files:
         whole.update(f"{file.kind}\0{file.compression or ''}\0".encode())
-        whole.update(_topics_digest() if file.kind == "topics" else _bytes_digest(file))
+        whole.update(_content_digest(file))
     return whole.hexdigest()
 
 
-def _topics_digest() -> bytes:
-    text = "\0".join(f"{topic}\0{text}" for topic, text in python_topics())
+def _content_digest(file: CorpusFile) -> bytes:
+    if file.kind == "topics":
+        text = "\0".join(f"{topic}\0{text}" for topic, text in python_topics())
+    elif isinstance(file.origin, StoredObject):
+        text = f"object\0{file.origin.size}\0{file.origin.tag}"
+    elif isinstance(file.origin, HubDataset):
+        text = file.origin.revision()
+    else:
+        return _bytes_digest(file)
     return hashlib.sha256(text.encode()).digest()
 
 
 def _bytes_digest(file: CorpusFile) -> bytes:
     try:
-        with file.path.open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").digest()
+        with file.open() as stream:
+            return hashlib.file_digest(stream, "sha256").digest()  # type: ignore[arg-type]
     except OSError as error:
         raise unreadable(file, error) from error
 

@@ -1,10 +1,11 @@
-"""Bytes of a corpus file as text: whole, or one line at a time, decompressed on the way.
+"""Bytes of a corpus file as text: in pieces, or one line at a time, decompressed on the way.
 
 Decompression is Arrow's: unlike the zstandard package's reader, it refuses a stream that ends too early.
 """
 
 from __future__ import annotations
 
+import codecs
 import io
 from collections.abc import Iterator
 
@@ -12,21 +13,33 @@ import pyarrow as pa
 
 from storage.errors import CorpusError
 from tasks.corpora.files import CorpusFile, unreadable
+from tasks.corpora.streams import opened
 
 BUFFER = 1 << 20
 
 
-def read_whole(file: CorpusFile) -> str:
-    """The text of a file, its line ends as they are; a byte-order mark in front is dropped."""
+def read_chunks(file: CorpusFile) -> Iterator[str]:
+    """The text of a file a buffer at a time, its line ends as they are; a byte-order mark in front is dropped."""
+    decoder, line = codecs.getincrementaldecoder("utf-8-sig")(), 1
+    for data in _chunks(file):
+        try:
+            text = decoder.decode(data, final=not data)
+        except UnicodeDecodeError as error:
+            raise _not_utf8(file, line + error.object.count(b"\n", 0, error.start), error) from error
+        line += text.count("\n")
+        yield text
+
+
+def _chunks(file: CorpusFile) -> Iterator[bytes]:
+    """Its bytes, and b"" at the end."""
+    data = b" "
     try:
-        with pa.input_stream(str(file.path), compression=file.compression) as stream:
-            data = stream.read()
+        with opened(file) as source, pa.input_stream(source, compression=file.compression) as stream:
+            while data:
+                data = stream.read(BUFFER)
+                yield data
     except OSError as error:  # Arrow's own refusals are OSError too
         raise unreadable(file, error) from error
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise _not_utf8(file, data.count(b"\n", 0, error.start) + 1, error) from error
 
 
 def read_lines(file: CorpusFile) -> Iterator[tuple[int, str]]:
@@ -42,7 +55,7 @@ def read_lines(file: CorpusFile) -> Iterator[tuple[int, str]]:
 def _raw_lines(file: CorpusFile) -> Iterator[bytes]:
     number = 0
     try:
-        with pa.input_stream(str(file.path), compression=file.compression) as stream:
+        with opened(file) as source, pa.input_stream(source, compression=file.compression) as stream:
             for line in io.BufferedReader(stream, BUFFER):
                 number += 1
                 yield line

@@ -1,4 +1,4 @@
-"""Corpora of rows: JSON Lines and Parquet, one document a row, its text in a field."""
+"""Corpora of rows: JSON Lines, Parquet and data sets of the hub, one document a row, its text in a field."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import pyarrow.parquet as pq
 
 from storage.errors import CorpusError, UnknownName, UsageError
 from tasks.corpora.files import CorpusFile, unreadable
+from tasks.corpora.hub import HubDataset
 from tasks.corpora.lines import read_lines
+from tasks.corpora.streams import opened
 
 DEFAULT_FIELD = "text"
 ROWS_AT_ONCE = 1024
@@ -102,7 +104,7 @@ def read_parquet(file: CorpusFile, wanted: str | None) -> Iterator[tuple[str, st
     """(text, place) of every row, a batch of rows in memory at a time; a null is an empty text."""
     row = 0
     try:
-        with pq.ParquetFile(file.path) as source:
+        with opened(file) as stream, pq.ParquetFile(stream) as source:
             kinds = {column.name: _holds_text(column.type) for column in source.schema_arrow}
             field = choose_field(wanted, kinds, file.place())
             for batch in source.iter_batches(ROWS_AT_ONCE, columns=[field]):
@@ -117,3 +119,12 @@ def _holds_text(kind: pa.DataType) -> bool:
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+
+
+def read_dataset(file: CorpusFile, wanted: str | None) -> Iterator[tuple[str, str]]:
+    """(text, place) of every row of a data set of the hub, as they arrive; a null is an empty text."""
+    assert isinstance(file.origin, HubDataset)
+    kinds, rows = file.origin.rows()
+    field = choose_field(wanted, kinds, file.place())
+    for number, row in enumerate(rows):
+        yield row[field] or "", f"{file.name}:{number}"

@@ -1,7 +1,8 @@
-"""Windows: texts cut into documents of token ids, the unit that a model reads."""
+"""Windows: texts cut into documents of token ids, the unit that a model reads; a piece in memory at a time."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from storage.errors import CorpusError, UnknownName, UsageError
+from tasks.corpora.pieces import context
 
 if TYPE_CHECKING:
     from tasks.corpora.readers import Text
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
 BOS_POLICIES = ("auto", "always", "never")
 TOO_SHORT = "shorter_than_two_tokens"
 """Left out: nothing can be predicted in it."""
+REPEATED = "repeated"
+"""Left out on request: a document with the same token ids came before it."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,8 @@ class WindowSettings:
     bos: str = "auto"
     """auto: a BOS token in front of each document if the tokenizer puts one in front of a text; always; never."""
     max_documents: int | None = None
+    deduplicate: bool = False
+    """Leave out a document whose token ids are those of a document before it."""
 
     def check(self) -> WindowSettings:
         """Itself, or UsageError naming the value that cannot be."""
@@ -73,6 +79,98 @@ class WindowResult:
     """Texts read; reading ends where the cap is reached."""
 
 
+class WindowStream:
+    """The documents of a corpus, cut as they are asked for; `left_out` and `n_texts` say what was read so far.
+
+    In memory are one piece of a text with its tokens, and 16 bytes a document where repeated ones are left out.
+    """
+
+    def __init__(
+        self,
+        texts: Iterable[Text],
+        encode: Callable[[str], list[int]],
+        settings: WindowSettings,
+        bos_id: int | None,
+        adds_bos: bool,
+        vocab_size: int,
+        encode_adds: bool | None = None,
+    ) -> None:
+        """Arguments and errors are those of `windows`."""
+        self._texts, self._settings = texts, settings.check()
+        self._bos = _bos_of(settings, bos_id, adds_bos)
+        encode_adds = adds_bos if encode_adds is None else encode_adds
+        self._encode, self._added, self._vocab_size = encode, bos_id if encode_adds else None, vocab_size
+        self.left_out = {TOO_SHORT: 0, **({REPEATED: 0} if settings.deduplicate else {})}
+        self.n_texts = 0
+        self._digests: set[bytes] = set()
+
+    def __iter__(self) -> Iterator[Document]:
+        found = 0
+        for document in self._cut():
+            if len(document.token_ids) < 2:
+                self.left_out[TOO_SHORT] += 1
+            elif self._settings.deduplicate and self._is_repeated(document):
+                self.left_out[REPEATED] += 1
+            else:
+                found += 1
+                yield document
+                if found == self._settings.max_documents:
+                    return
+        if not found:
+            raise CorpusError(
+                "a corpus with at least one document of two tokens",
+                got=f"{self.n_texts} texts, each shorter" if self.n_texts else "no text at all",
+                remedy="Give a longer text, or another --field."
+                if self.n_texts
+                else "Look at what --corpus names: it is empty.",
+            )
+
+    def _cut(self) -> Iterator[Document]:
+        cutter, before = Cutter(self._settings, self._bos), None
+        for text in self._texts:
+            self.n_texts += before is None
+            ids = self._ids(text, before)
+            for start, token_ids in cutter.cut(ids, ends=not text.more):
+                yield Document(token_ids, text.source, start)
+            if text.more:
+                before = context(text.text)
+            else:
+                cutter, before = Cutter(self._settings, self._bos), None
+
+    def _ids(self, text: Text, before: str | None) -> np.ndarray:
+        """(n,) int32 ids of a text or piece, without the BOS token that the tokenizer adds.
+
+        A piece is tokenised behind the end of the piece `before`, whose ids are then taken off: some tokenizers put a
+        token of their own in front of whatever they are given. Where they join the two, the piece is tokenised alone.
+        """
+        if before is not None:
+            both, shown = self._encoded(before + text.text), self._encoded(before)
+            if np.array_equal(both[: len(shown)], shown):
+                return self._checked(both[len(shown) :], text)
+        return self._checked(self._encoded(text.text), text)
+
+    def _encoded(self, text: str) -> np.ndarray:
+        ids = np.asarray(self._encode(text), dtype=np.int64)
+        return ids[1:] if self._added is not None and len(ids) and ids[0] == self._added else ids
+
+    def _checked(self, ids: np.ndarray, text: Text) -> np.ndarray:
+        wrong = np.flatnonzero((ids < 0) | (ids >= self._vocab_size))
+        if len(wrong):
+            raise CorpusError(
+                f"token ids from 0 to {self._vocab_size - 1}, the model's vocabulary",
+                got=f"id {ids[wrong[0]]}",
+                where=f"{text.source}, token {wrong[0]}",
+                remedy="The tokenizer is of another model: give the one that belongs to it.",
+            )
+        return ids.astype(np.int32)
+
+    def _is_repeated(self, document: Document) -> bool:
+        digest = hashlib.blake2b(document.token_ids.tobytes(), digest_size=16).digest()
+        known = digest in self._digests
+        self._digests.add(digest)
+        return known
+
+
 def windows(
     texts: Iterable[Text],
     encode: Callable[[str], list[int]],
@@ -80,40 +178,20 @@ def windows(
     bos_id: int | None,
     adds_bos: bool,
     vocab_size: int,
+    encode_adds: bool | None = None,
 ) -> WindowResult:
     """Cut every text into windows; a window never spans two texts.
 
-    encode: text → token ids, with or without the BOS token that the tokenizer adds.
+    encode: text → token ids.
+    encode_adds: whether it puts the BOS token that the tokenizer adds in front of them; by default as `adds_bos` says.
     bos_id: the id of that token; None if the tokenizer has none.
     adds_bos: whether the tokenizer puts it in front of a text.
     vocab_size: ids are below this.
     Raises: UsageError (settings; a BOS token wanted where there is none), CorpusError (no text, no document of two
     tokens, an id that is no token of the model).
     """
-    settings.check()
-    starts_with = _bos_of(settings, bos_id, adds_bos)
-    documents: list[Document] = []
-    left_out = {TOO_SHORT: 0}
-    n_texts = 0
-    for text in texts:
-        n_texts += 1
-        ids = _encoded(text, encode, bos_id if adds_bos else None, vocab_size)
-        for start, token_ids in cut(ids, settings, starts_with):
-            if len(token_ids) < 2:
-                left_out[TOO_SHORT] += 1
-                continue
-            documents.append(Document(token_ids, text.source, start))
-            if len(documents) == settings.max_documents:
-                return WindowResult(documents, left_out, n_texts)
-    if not documents:
-        raise CorpusError(
-            "a corpus with at least one document of two tokens",
-            got=f"{n_texts} texts, each shorter" if n_texts else "no text at all",
-            remedy="Give a longer text, or another --field."
-            if n_texts
-            else "Look at what --corpus names: it is empty.",
-        )
-    return WindowResult(documents, left_out, n_texts)
+    stream = WindowStream(texts, encode, settings, bos_id, adds_bos, vocab_size, encode_adds)
+    return WindowResult(list(stream), stream.left_out, stream.n_texts)
 
 
 def _bos_of(settings: WindowSettings, bos_id: int | None, adds_bos: bool) -> int | None:
@@ -130,34 +208,29 @@ def _bos_of(settings: WindowSettings, bos_id: int | None, adds_bos: bool) -> int
     return bos_id
 
 
-def _encoded(text: Text, encode: Callable[[str], list[int]], added: int | None, vocab_size: int) -> np.ndarray:
-    """(n,) int32 ids of the text without the BOS token that the tokenizer `added`."""
-    ids = np.asarray(encode(text.text), dtype=np.int64)
-    if added is not None and len(ids) and ids[0] == added:
-        ids = ids[1:]
-    wrong = np.flatnonzero((ids < 0) | (ids >= vocab_size))
-    if len(wrong):
-        raise CorpusError(
-            f"token ids from 0 to {vocab_size - 1}, the model's vocabulary",
-            got=f"id {ids[wrong[0]]}",
-            where=f"{text.source}, token {wrong[0]}",
-            remedy="The tokenizer is of another model: give the one that belongs to it.",
-        )
-    return ids.astype(np.int32)
-
-
-def cut(ids: np.ndarray, settings: WindowSettings, bos: int | None) -> Iterator[tuple[int, np.ndarray]]:
-    """(start, window) of one text: the windows that together hold every token, the last one shorter.
+class Cutter:
+    """Cuts one text whose ids come in pieces into the windows that together hold every token, the last one shorter.
 
     A window whose text begins with the BOS token already gets no second one. An empty text gives one window that holds
     nothing but its BOS token.
     """
-    start = 0
-    while True:
-        has_bos = bos is None or (start < len(ids) and ids[start] == bos)
-        head = [] if has_bos else [bos]
-        taken = ids[start : start + settings.window - len(head)]
-        yield start, np.concatenate([np.asarray(head, dtype=np.int32), taken])
-        if start + len(taken) >= len(ids):
-            return
-        start += min(settings.stride or settings.window, len(taken))
+
+    def __init__(self, settings: WindowSettings, bos: int | None) -> None:
+        self._settings, self._bos = settings, bos
+        self._ids, self._start = np.empty(0, dtype=np.int32), 0
+
+    def cut(self, ids: np.ndarray, *, ends: bool) -> Iterator[tuple[int, np.ndarray]]:
+        """(start, window) of every window that is complete with these ids; of all, where the text `ends` with them."""
+        self._ids = np.concatenate([self._ids, ids])
+        while True:
+            has_bos = self._bos is None or (len(self._ids) > 0 and self._ids[0] == self._bos)
+            head = [] if has_bos else [self._bos]
+            room = self._settings.window - len(head)
+            if not ends and len(self._ids) <= room:
+                return
+            taken = self._ids[:room]
+            yield self._start, np.concatenate([np.asarray(head, dtype=np.int32), taken])
+            if len(taken) >= len(self._ids):
+                return
+            step = min(self._settings.stride or self._settings.window, len(taken))
+            self._ids, self._start = self._ids[step:], self._start + step

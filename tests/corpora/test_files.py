@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -92,11 +94,52 @@ def test_a_folder_or_pattern_without_text_is_refused(tmp_path: Path) -> None:
         assert all(s in str(caught.value) for s in KINDS)
 
 
-def test_nothing_named_and_object_storage_are_wrong_usage() -> None:
+def test_linked_files_and_folders_are_read_once_and_rings_end(tree: Path) -> None:
+    outside = tree / "c"
+    outside.mkdir()
+    (outside / "far.txt").write_text("far")
+    (tree / "a" / "linked").symlink_to(outside)
+    (tree / "a" / "ring").symlink_to(tree / "a")
+    (tree / "a" / "same.txt").symlink_to(tree / "a" / "one.txt")
+    assert names(f"{tree}/a") == ["linked/far.txt", "one.txt", "same.txt", "three.jsonl.gz"]
+    assert names(f"{tree}/a/**/*.txt") == ["linked/far.txt", "one.txt", "same.txt"]
+
+
+def test_a_link_that_leads_nowhere_is_not_passed_over(tree: Path) -> None:
+    (tree / "a" / "gone.txt").symlink_to(tree / "nothing")
+    for corpus in (f"{tree}/a", f"{tree}/a/*.txt"):
+        with pytest.raises(CorpusError, match=r"a link that leads nowhere, in .*a/gone\.txt.*Mend or remove"):
+            expand([corpus])
+
+
+def test_a_folder_that_cannot_be_read_is_not_passed_over(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests may run as root, who may read everything: the system's refusal is made up."""
+    scan = os.scandir
+
+    def refusing(path: str) -> Any:
+        if str(path).endswith("/b"):
+            raise PermissionError(13, "Permission denied", path)
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    with pytest.raises(CorpusError, match=r"a folder that can be read, got Permission denied, in .*/b\. Give yourself"):
+        expand([str(tree)])
+
+
+def test_many_files_keep_one_order(tmp_path: Path) -> None:
+    for i in range(300):
+        (tmp_path / f"{i % 7}").mkdir(exist_ok=True)
+        (tmp_path / f"{i % 7}" / f"{i}.txt").write_text(str(i))
+    found = names(str(tmp_path))
+    assert len(found) == 300
+    assert found == names(f"{tmp_path}/**/*.txt") == sorted(found, key=lambda name: name.split("/"))
+
+
+def test_nothing_named_and_other_addresses_are_wrong_usage() -> None:
     with pytest.raises(UsageError, match="at least one corpus, got none"):
         expand([])
-    with pytest.raises(UsageError, match=r"s3://bucket/x.*Object storage is not in this version"):
-        expand(["s3://bucket/x.txt"])
+    with pytest.raises(UsageError, match=r"s3://BUCKET/PREFIX or hf:NAME, got .https://x/y.txt., in --corpus"):
+        expand(["https://x/y.txt"])
 
 
 def test_the_digest_follows_bytes_kind_order_and_field_but_not_places(tree: Path, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from tasks.progress import Progress, emit
         (1, 8001, 1, "1/8,001 tokens, 1 tokens/s, 2 h 13 min left"),
         (0, 10, 0, "0/10 tokens, 0 tokens/s"),
         (10, 10, 5, "10/10 tokens, 2 tokens/s"),
+        (1024, 0, 2, "1,024 tokens, 512 tokens/s"),
     ],
 )
 def test_pace(done: float, total: float, elapsed: float, told: str) -> None:
@@ -94,3 +95,13 @@ def test_bars_show_rate_and_leave_nothing_behind() -> None:
     assert "25/50 tokens" in shown
     assert "tokens/s" in shown
     assert shown.count("\x1b[2K") >= 2  # each bar's line is erased at its end
+
+
+def test_a_bar_of_work_whose_end_nobody_knows() -> None:
+    screen = io.StringIO()
+    bars = Bars(Console(file=screen, force_terminal=True, width=120), after_s=0)
+    with shown_by(bars), work("documents", 0, "documents"):
+        emit(Progress("documents", 2048, "documents"))
+        bars.refresh()
+    assert "2,048 documents" in screen.getvalue()
+    assert "2,048/" not in screen.getvalue()

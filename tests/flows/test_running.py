@@ -70,6 +70,7 @@ def test_run_again_and_changed(call: Call, capture_arguments: tuple[str, ...], t
     assert verified.code == 0, verified.err
     assert verified.content["verify"]["problems"] == []
     assert all(check["passed"] for check in verified.content["verify"]["checks"])
+    assert "the model is not there any more" in verified.content["verify"]["sample"]["note"]
     _one_damaged_record_stops_nothing(call, Path(content["run"]), standing["contributions", "done"]["key"])
 
 

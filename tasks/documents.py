@@ -1,0 +1,160 @@
+"""The documents of a capture in their file: written as they are cut, read by the row group that holds them.
+
+Neither writing nor reading holds more token ids in memory than a group's.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from itertools import accumulate
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from storage.errors import DamagedPart
+from storage.filesystem import Filesystem
+from storage.layout import Layout
+from storage.manifest import Checksum, FileRecord
+from storage.tables import INT, TEXT, PartWriter, TableSpec
+from tasks.corpora.windows import Document
+from tasks.progress import Progress, emit
+
+DOCUMENTS = "documents"
+"""The kind of progress that laying out documents tells, and its unit."""
+
+GROUP_TOKENS = 1 << 18
+"""Tokens of a row group, a document at least: what is in memory at once, 1 MiB of ids."""
+
+WINDOWS = TableSpec(
+    "windows",
+    ("doc",),
+    pa.schema([("doc", INT), ("source", TEXT), ("start_token", INT), ("token_ids", pa.list_(pa.int32()))]),
+)
+"""The documents of a capture as they will be fed to the model; not a table of the warehouse."""
+
+
+def write_windows(fs: Filesystem, path: str, documents: Iterable[Document]) -> tuple[FileRecord, list[int]]:
+    """Write documents as they come; the file's record, and the length of each in tokens."""
+    lengths: list[int] = []
+    with PartWriter(fs, path, WINDOWS, {}) as writer:
+        for group in _groups(documents):
+            writer.add(_columns(group, len(lengths)))
+            lengths += [len(d.token_ids) for d in group]
+            emit(Progress(DOCUMENTS, len(group), DOCUMENTS))
+        record, _ = writer.close()
+    return record, lengths
+
+
+def _groups(documents: Iterable[Document]) -> Iterator[list[Document]]:
+    group: list[Document] = []
+    tokens = 0
+    for document in documents:
+        group.append(document)
+        tokens += len(document.token_ids)
+        if tokens >= GROUP_TOKENS:
+            yield group
+            group, tokens = [], 0
+    if group:
+        yield group
+
+
+def _columns(group: list[Document], first: int) -> dict[str, pa.Array]:
+    offsets = pa.array([0, *accumulate(len(d.token_ids) for d in group)], pa.int32())
+    ids = pa.concat_arrays([pa.array(d.token_ids) for d in group])
+    return {
+        "doc": pa.array(range(first, first + len(group)), INT),
+        "source": pa.array([d.source for d in group], TEXT),
+        "start_token": pa.array([d.start for d in group], INT),
+        "token_ids": pa.ListArray.from_arrays(offsets, ids),
+    }
+
+
+def record_of(fs: Filesystem, path: str) -> FileRecord:
+    """Size and checksum of a file as it lies, a buffer of it in memory at a time. Raises MissingPart."""
+    checksum = Checksum()
+    with fs.open_input(path) as file:
+        while data := file.read(1 << 20):
+            checksum.update(data)
+    return checksum.record()
+
+
+class Windows:
+    """The documents of a prepared capture, of which the group asked for last is in memory.
+
+    `windows["token_ids"][doc]` is one document's value, an Arrow scalar.
+    """
+
+    def __init__(self, fs: Filesystem, path: str) -> None:
+        self._fs, self._path, self._where = fs, path, fs.absolute(path)
+        with fs.open_input(path) as file, _readable(self._where):
+            metadata = pq.ParquetFile(file).metadata
+            sizes = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+        self._ends = list(accumulate(sizes))
+        self._group = lru_cache(maxsize=2)(self._read)
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def __getitem__(self, column: str) -> WindowColumn:
+        return WindowColumn(self, column)
+
+    def cell(self, column: str, doc: int) -> pa.Scalar:
+        """One value of one document, 0 ≤ doc < len."""
+        if not 0 <= doc < len(self):
+            raise IndexError(f"document {doc} of {len(self)}")
+        group = bisect_right(self._ends, doc)
+        first = self._ends[group - 1] if group else 0
+        return self._group(group)[column][doc - first]
+
+    def groups(self) -> Iterator[pa.Table]:
+        """All rows, a row group at a time."""
+        for group in range(len(self._ends)):
+            yield self._read(group)
+
+    def to_pylist(self) -> list[dict[str, Any]]:
+        """All rows at once: for a small corpus."""
+        return [row for group in self.groups() for row in group.to_pylist()]
+
+    def to_pydict(self) -> dict[str, list[Any]]:
+        """All columns at once: for a small corpus."""
+        return {name: [v for group in self.groups() for v in group[name].to_pylist()] for name in WINDOWS.schema.names}
+
+    def _read(self, group: int) -> pa.Table:
+        with self._fs.open_input(self._path) as file, _readable(self._where):
+            return pq.ParquetFile(file).read_row_group(group)
+
+
+class WindowColumn:
+    """One column of the documents."""
+
+    def __init__(self, windows: Windows, column: str) -> None:
+        self._windows, self._column = windows, column
+
+    def __len__(self) -> int:
+        return len(self._windows)
+
+    def __getitem__(self, doc: int) -> pa.Scalar:
+        return self._windows.cell(self._column, doc)
+
+
+@contextmanager
+def _readable(where: str) -> Iterator[None]:
+    """Arrow's refusals, said as a damaged part."""
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        raise DamagedPart(
+            "a whole Parquet file",
+            got=str(error),
+            where=where,
+            remedy="Run `theodolite verify`, then the same command again.",
+        ) from error
+
+
+def read_windows(fs: Filesystem, layout: Layout) -> Windows:
+    """The documents of a prepared capture: doc, source, start_token, token_ids. Raises MissingPart, DamagedPart."""
+    return Windows(fs, layout.windows)

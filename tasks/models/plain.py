@@ -1,0 +1,96 @@
+"""The plain model on one document: transformers' own eager attention, with no tap active and no padding.
+
+What a capture is held against. Nothing of the tap's is used: weights and hidden states are those that the model returns
+when it is asked for them, the input of each output projection is taken by a hook of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from storage.errors import ModelError
+from tasks.models.loading import LoadedModel, load_model
+from tasks.models.sources import ModelSource
+
+
+@dataclass
+class PlainRun:
+    """One document as the plain model computes it, float32 on the CPU."""
+
+    attention: list[Tensor]
+    """Per layer (H, T, T)."""
+    residual: list[Tensor] = field(default_factory=list)
+    """Before each layer and after the last, (T, D)."""
+    output_input: list[Tensor] = field(default_factory=list)
+    """Per layer (T, H, d_v)."""
+    nll: Tensor | None = None
+    """(T,) in nats, NaN at position 0; None for a model that predicts no next token."""
+
+
+def load_plain(source: ModelSource, dtype: str, device: str) -> LoadedModel:
+    """The model under eager attention. Raises ModelError and UsageError as `load_model` does."""
+    loaded = load_model(source, dtype, device)
+    model: Any = loaded.model
+    if model.config._attn_implementation != "eager":
+        model.set_attn_implementation("eager")
+    return loaded
+
+
+def run_plain(loaded: LoadedModel, token_ids: np.ndarray) -> PlainRun:
+    """Run it over one document (T,), T ≥ 2. Raises ModelError where it gives not one matrix a layer."""
+    anatomy, model = loaded.anatomy, loaded.model
+    ids = torch.from_numpy(token_ids.astype(np.int64))[None].to(loaded.device)
+    inputs: list[Tensor] = []
+    last: list[Tensor] = []
+
+    def projection_enters(_module: nn.Module, args: tuple[Any, ...]) -> None:
+        inputs.append(_on_cpu(args[0][0]))
+
+    def layer_leaves(_module: nn.Module, _args: Any, output: Any) -> None:
+        last[:] = [output[0] if isinstance(output, tuple) else output]
+
+    modules = dict.fromkeys(anatomy.output_projections)  # a family may share one module between its layers
+    hooks = [module.register_forward_pre_hook(projection_enters) for module in modules]
+    hooks.append(anatomy.layers[-1].register_forward_hook(layer_leaves))
+    try:
+        with torch.inference_mode():
+            call: Callable[..., Any] = model
+            out = call(
+                input_ids=ids,
+                attention_mask=torch.ones_like(ids),
+                output_attentions=True,
+                output_hidden_states=True,
+                use_cache=False,
+            )
+    finally:
+        for hook in hooks:
+            hook.remove()
+    attentions = [a for a in out.attentions or () if a is not None]
+    if len(attentions) != anatomy.n_layers:
+        raise ModelError(
+            f"attention weights of {anatomy.n_layers} layers from output_attentions=True",
+            got=str(len(attentions)),
+            where=loaded.name,
+            remedy="This family cannot be run again without the tap; use --documents 0.",
+        )
+    return PlainRun(
+        [_on_cpu(a[0]) for a in attentions],
+        [*(_on_cpu(h[0]) for h in out.hidden_states[: anatomy.n_layers]), _on_cpu(last[0][0])],
+        [z.unflatten(-1, (anatomy.n_heads, anatomy.d_value)) for z in inputs],
+        _nll(out.logits[0], ids[0]) if anatomy.causal else None,
+    )
+
+
+def _on_cpu(tensor: Tensor) -> Tensor:
+    return tensor.detach().float().cpu()
+
+
+def _nll(logits: Tensor, ids: Tensor) -> Tensor:
+    nll = nn.functional.cross_entropy(logits[:-1].float(), ids[1:], reduction="none")
+    return torch.cat([nll.new_full((1,), torch.nan), nll]).cpu()

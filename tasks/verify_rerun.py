@@ -1,0 +1,192 @@
+"""Does the store hold what the model computes? A seeded sample of documents is run again through the plain model.
+
+Compared are attention, the input of the output projection, the residual stream, and the loss of each token. An error is
+the largest difference in a document's layer, relative to the layer's largest entry or 1, whichever is more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from storage.errors import ForeignStore, ModelError, UsageError
+from tasks.models.sources import ModelSource, model_digest, resolve
+from tasks.prepared import Prepared
+from tasks.progress import Progress, emit
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from storage.store_reader import ActivationStore, ShardReader
+    from tasks.models.plain import PlainRun
+
+RERUN = "verify sample"
+"""The kind of progress that this tells, in documents."""
+
+COMPUTED = {"float32": 1e-4, "float16": 2.5e-2, "bfloat16": 2e-1}
+STORED = {"float32": 1e-4, "float16": 1e-3, "bfloat16": 8e-3}
+"""Largest error allowed, the larger of the two, by the dtype computed in and the dtype stored in: what batches and
+blocks move, and rounding. SmolLM2 shows 0, 0 and 0.05 for the first, 2.4e-4 to 4.6e-4 and 2e-3 to 3.4e-3 for the
+half precisions of the second; another model, layer, head or token is far above."""
+
+MOST_BYTES = 2 << 30
+"""Attention of all layers that the plain model may hold at once: longer documents are not drawn."""
+
+_AXES = {
+    "attention": ("head", "query", "key"),
+    "output_input": ("position", "head", "dimension"),
+    "residual": ("position", "dimension"),
+    "nll": ("position",),
+}
+
+
+@dataclass
+class LayerErrors:
+    """The worst errors of a layer over the sample; None where the store does not keep it."""
+
+    layer: int
+    """The number of layers stands for the residual stream after the last, and the loss."""
+    attention: float | None = None
+    output_input: float | None = None
+    residual: float | None = None
+    nll: float | None = None
+
+
+@dataclass
+class Rerun:
+    """What came out."""
+
+    documents: list[int] = field(default_factory=list)
+    layers: list[LayerErrors] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    """Errors beyond tolerance, each naming layer, document and position."""
+    note: str = ""
+    """Why nothing, or not everything, was run again."""
+
+
+def rerun_sample(runs: str, capture: str, documents: int, seed: int) -> Rerun:
+    """Run `documents` documents of the capture again, fewer if it has fewer, and hold the store against them.
+
+    A model that is no longer there is noted, not an error. Raises ForeignStore where its files changed.
+    """
+    from storage.tensors import ActivationStore
+
+    prepared = Prepared.open(runs, capture)
+    source = _source(prepared)
+    if isinstance(source, str):
+        return Rerun(note=source)
+    left = set(prepared.shards_left())
+    published = [shard for shard in range(prepared.n_shards) if shard not in left]
+    if not published:
+        return Rerun(note="nothing is run again: no shard is captured yet")
+    store = ActivationStore.open(prepared.fs, capture)
+    short, longest = _short_enough(prepared, store, published)
+    chosen = np.random.default_rng(seed).permutation(np.asarray(short, dtype=int))[:documents]
+    rerun = Rerun(sorted(map(int, chosen)))
+    if not rerun.documents:
+        rerun.note = f"nothing is run again: every document is longer than {longest} tokens, too long for one pass"
+        return rerun
+    _hold(prepared, store, source, rerun)
+    return rerun
+
+
+def _source(prepared: Prepared) -> ModelSource | str:
+    """The model's files, or why there are none. Raises ForeignStore where they are not those that were captured."""
+    name, digest = prepared.settings["model"], prepared.record["ingredients"]["model_digest"]
+    try:
+        source = resolve(name)
+    except (ModelError, UsageError) as error:
+        return f"nothing is run again, the model is not there any more: {error}"
+    found = model_digest(source)
+    if found != digest:
+        raise ForeignStore(
+            f"the model that was captured (digest {digest[:12]})",
+            got=f"one of digest {found[:12]}",
+            where=name,
+            remedy="Its files changed since; --documents 0 verifies without the model.",
+        )
+    return source
+
+
+def _short_enough(prepared: Prepared, store: ActivationStore, shards: Iterable[int]) -> tuple[list[int], int]:
+    """The documents of these shards that one pass of the plain model has room for, and their largest length."""
+    longest = int((MOST_BYTES / (4 * store.shape.n_layers * store.shape.n_heads)) ** 0.5)
+    documents = [doc for shard in shards for doc in prepared.record["shards"][shard]]
+    return [doc for doc in documents if prepared.record["lengths"][doc] <= longest], longest
+
+
+def _hold(prepared: Prepared, store: ActivationStore, source: ModelSource, rerun: Rerun) -> None:
+    from tasks.models.loading import pick_device
+    from tasks.models.plain import load_plain, run_plain
+
+    settings, n_layers = prepared.settings, store.shape.n_layers
+    loaded = load_plain(source, settings["dtype"], pick_device(settings["device"]))
+    rerun.layers = [LayerErrors(layer) for layer in range(n_layers + 1)]
+    shards = {doc: shard for shard, docs in enumerate(prepared.record["shards"]) for doc in docs}
+    for doc in rerun.documents:
+        reader = store.shard(shards[doc])
+        plain = run_plain(loaded, reader.token_ids(doc))
+        for errors in rerun.layers:
+            _hold_layer(reader, doc, plain, errors, settings["dtype"], rerun.problems)
+        emit(Progress(RERUN, 1, "documents"))
+
+
+def _hold_layer(
+    reader: ShardReader, doc: int, plain: PlainRun, errors: LayerErrors, computed: str, problems: list[str]
+) -> None:
+    import torch
+
+    for kind, of_layers in (
+        ("attention", plain.attention),
+        ("output_input", plain.output_input),
+        ("residual", plain.residual),
+    ):
+        if errors.layer < len(of_layers) and (stored := _stored(reader, errors.layer, kind, doc)) is not None:
+            dtypes = computed, reader.shape.dtypes.get(kind, "float32")  # attention that is rebuilt is not rounded
+            _compare(kind, stored, of_layers[errors.layer], errors, doc, dtypes, problems)
+    if errors.layer == reader.shape.n_layers and plain.nll is not None:
+        stored = torch.from_numpy(reader.nll(doc).copy())
+        _compare("nll", stored[1:], plain.nll[1:], errors, doc, (computed, "float32"), problems)
+
+
+def _stored(reader: ShardReader, layer: int, kind: str, doc: int) -> Tensor | None:
+    """One tensor of the store; None where it is not kept."""
+    try:
+        found = reader.layer(layer, (kind,))
+    except UsageError:
+        return None
+    return next(getattr(document, kind) for document in found if document.doc == doc)
+
+
+def _compare(
+    kind: str,
+    stored: Tensor,
+    plain: Tensor,
+    errors: LayerErrors,
+    doc: int,
+    dtypes: tuple[str, str],
+    problems: list[str],
+) -> None:
+    if stored.shape != plain.shape:
+        raise ForeignStore(
+            f"{kind} of shape {tuple(plain.shape)}",
+            got=str(tuple(stored.shape)),
+            where=f"layer {errors.layer}, document {doc}",
+            remedy="The store is not of this model.",
+        )
+    difference = (stored - plain).abs().nan_to_num(nan=float("inf"))
+    at = np.unravel_index(int(difference.argmax()), tuple(difference.shape))
+    error = float(difference[at]) / max(1.0, float(plain.abs().max()))
+    setattr(errors, kind, max(error, getattr(errors, kind) or 0.0))
+    allowed = max(COMPUTED[dtypes[0]], STORED[dtypes[1]])
+    if error > allowed:
+        axes = [*_AXES[kind]]
+        offset = 1 if kind == "nll" else 0
+        place = ", ".join(f"{axis} {int(i) + offset}" for axis, i in zip(axes, at, strict=True))
+        problems.append(
+            f"{kind} of layer {errors.layer}, document {doc}, {place}: {float(stored[at]):.6g} in the store, "
+            f"{float(plain[at]):.6g} by the plain model: an error of {error:.2g}, {allowed:.2g} is allowed"
+        )
