@@ -99,7 +99,7 @@ class ShardWriter:
     def close(
         self, documents: Sequence[int], token_ids: Sequence[np.ndarray], nll: Sequence[np.ndarray]
     ) -> dict[str, FileRecord]:
-        """Write token ids and losses (nats; NaN where nothing precedes), then the metadata; the shard is complete.
+        """Write token ids and losses (nats; NaN where nothing precedes, and everywhere for an encoder), then the metadata; the shard is complete.
 
         `documents`, and the arrays per document, are in the order of the batches. Returns every file's record, by its
         path inside the shard. Raises StoreError if a layer of anything is lacking.
@@ -171,7 +171,7 @@ class ShardWriter:
                     f"expected {name} of documents of {list(lengths)} tokens, got {[len(r) for r in rows]}"
                 )
         for document, losses in zip(documents, nll, strict=True):
-            if not np.isfinite(losses[1:]).all():
+            if self.shape.causal and not np.isfinite(losses[1:]).all():
                 raise StoreError(
                     f"finite losses of document {document}",
                     got=f"{losses[1:][~np.isfinite(losses[1:])][0]}",

@@ -29,10 +29,9 @@ class Span:
     def stop(self) -> int:
         return self.start + self.length
 
-    @property
-    def entries(self) -> int:
-        """Entries of its causal triangle."""
-        return triangles.entries(self.length)
+    def entries(self, causal: bool) -> int:
+        """Weights kept of one head: its causal triangle, or all."""
+        return triangles.entries(self.length) if causal else self.length**2
 
 
 @dataclass
@@ -42,21 +41,21 @@ class _Layer:
     index: int
     probe: OutputProbe
     value: Tensor  # (B, H_kv, T, d_v)
-    attention: Tensor  # (H, Σ_d T_d (T_d + 1) / 2), in the stored dtype
+    attention: Tensor  # (H, Σ_d T_d (T_d + 1) / 2), or Σ_d T_d² where not causal, in the stored dtype
     columns: list[Tensor]  # per document (H, T, k + 1)
     seen: list[Tensor]  # per document (T, k)
     sums: list[Tensor]  # per document (H, T)
     sink_mass: list[Tensor] = field(default_factory=list)  # per document (H, T), where the family has sinks
     sink_slack: list[Tensor] = field(default_factory=list)
     heads: Tensor | None = None  # (B, T, H, d_v)
-    checked: bool = False
+    output: Tensor | None = None  # (B, T, D): what W_O returned
 
 
 class BatchRecord:
     """Listens to one forward pass over a padded batch, and emits each layer's tensors as the layer ends.
 
     emit(layer, kind, tensor) gets CPU tensors without padding, documents one after the other: attention
-    (H, Σ T(T+1)/2) in the stored dtype, row-major lower triangles; value (N, H_kv, d_v); output_input (N, H, d_v);
+    (H, Σ T(T+1)/2) in the stored dtype, row-major lower triangles, or (H, Σ T²) where it is not causal; value (N, H_kv, d_v); output_input (N, H, d_v);
     residual (N, D) before each layer and, as layer L, after the last; sink_mass (N, H) where the family has sinks.
     """
 
@@ -72,7 +71,11 @@ class BatchRecord:
     ) -> None:
         self.anatomy, self.spans, self._emit_to = anatomy, tuple(spans), emit
         self.model_name, self.query_block, self.attention_dtype = model_name, query_block, attention_dtype
-        self._layers = {id(module): layer for layer, module in enumerate(anatomy.attentions)}
+        self._layers: dict[int, list[int]] = {}
+        for layer, module in enumerate(anatomy.attentions):
+            self._layers.setdefault(id(module), []).append(layer)
+        self._entries = [span.entries(anatomy.causal) for span in self.spans]
+        self._ended = 0
         self._open: _Layer | None = None
         self._fired = [0] * anatomy.n_layers
         self._horizons: dict[int, tuple[Tensor, list[tuple[int, int, int, int]]]] = {}
@@ -80,7 +83,12 @@ class BatchRecord:
     # What the attention function calls.
 
     def layer_of(self, module: nn.Module) -> int | None:
-        return self._layers.get(id(module))
+        at = self._layers.get(id(module))
+        return None if at is None else self.next_of(at)
+
+    def next_of(self, layers: Sequence[int]) -> int:
+        """Of the layers that a module stands in, the one that is running: the first that has not ended."""
+        return next((layer for layer in layers if layer >= self._ended), layers[-1])
 
     def blocks(self, n_queries: int, n_keys: int, mask: Tensor | None) -> list[tuple[int, int, int, int]]:
         """(first query, end, first key, end) of each block; worked out once per mask, which the layers share."""
@@ -101,7 +109,7 @@ class BatchRecord:
             probe=probe,
             value=value,
             attention=torch.empty(
-                n_heads, sum(s.entries for s in self.spans), dtype=self.attention_dtype, device=device
+                n_heads, sum(self._entries), dtype=self.attention_dtype, device=device
             ),
             columns=[probe.columns(value[i, :, s.start : s.stop]) for i, s in enumerate(self.spans)],
             seen=[torch.empty(s.length, probe.directions.shape[1], device=device) for s in self.spans],
@@ -124,21 +132,25 @@ class BatchRecord:
                 if self.anatomy.kind.sinks is not None:
                     q_rows, k_rows = q[i][:, in_block[0]], k[i][:, in_block[1]]
                     self._sink_rows(i, alpha, q_rows, k_rows, first_row=rows.start - span.start, scaling=scaling)
-            offset += span.entries
+            offset += self._entries[i]
 
     def _document_rows(self, i: int, alpha: Tensor, first_row: int, first_key: int, offset: int) -> None:
         """α (H, q, K) of one document's queries from `first_row` and keys from `first_key`: checked, seen, packed."""
         layer = self._layer()
-        selfcheck.check_order(alpha, first_row, first_key, self.anatomy.windows[layer.index], self._place(i))
+        if self.anatomy.causal:
+            selfcheck.check_order(alpha, first_row, first_key, self.anatomy.windows[layer.index], self._place(i))
         n_rows, n_keys = alpha.shape[-2:]
         projected = torch.matmul(alpha.float(), layer.columns[i][:, first_key : first_key + n_keys])  # (H, q, k + 1)
         layer.seen[i][first_row : first_row + n_rows] = projected[..., :-1].sum(dim=0)
         layer.sums[i][:, first_row : first_row + n_rows] = projected[..., -1]
         if first_key:
             alpha = nn.functional.pad(alpha, (first_key, 0))
-        end = first_row + n_rows
-        entries = slice(offset + triangles.entries(first_row), offset + triangles.entries(end))
-        triangles.pack_rows(alpha, first_row, self.spans[i].length, out=layer.attention[:, entries])
+        end, length = first_row + n_rows, self.spans[i].length
+        if self.anatomy.causal:
+            entries = slice(offset + triangles.entries(first_row), offset + triangles.entries(end))
+            triangles.pack_rows(alpha, first_row, length, out=layer.attention[:, entries])
+        else:
+            layer.attention[:, offset + first_row * length : offset + end * length] = alpha.flatten(1)
 
     def _sink_rows(self, i: int, alpha: Tensor, q: Tensor, k: Tensor, *, first_row: int, scaling: float) -> None:
         layer = self._layer()
@@ -153,25 +165,18 @@ class BatchRecord:
         if self._open is not None and self._open.index == layer:
             self._open.heads = heads.unflatten(-1, (self.anatomy.n_heads, self.anatomy.d_value))
 
-    def attention_ends(self, layer: int, output: Tensor) -> None:
-        """The checks of one layer, once the attention module has returned its output (B, T, D)."""
-        record = self._open
-        if record is None or record.index != layer or record.heads is None:
-            self._breach_count(layer)
-        for i, span in enumerate(self.spans):
-            place, rows = self._place(i), slice(span.start, span.stop)
-            selfcheck.check_finite(record.value[i, :, rows].transpose(0, 1), "value", place)
-            selfcheck.check_finite(output[i, rows], "attention output", place)
-            sink = (record.sink_mass[i], record.sink_slack[i]) if record.sink_mass else None
-            selfcheck.check_row_sums(record.sums[i], sink, output.dtype, place)
-            selfcheck.check_output(record.seen[i], output[i, rows], record.heads[i, rows], record.probe, place)
-        record.checked = True
+    def attention_output(self, layer: int, output: Tensor) -> None:
+        """What left the output projection, (B, T, D)."""
+        if self._open is not None and self._open.index == layer:
+            self._open.output = output
 
     def layer_ends(self, layer: int) -> None:
-        """Emit the layer."""
+        """Check the layer and emit it."""
         record = self._open
-        if record is None or record.index != layer or record.heads is None or not record.checked:
+        if record is None or record.index != layer or record.heads is None or record.output is None:
             self._breach_count(layer)
+        self._check(record, record.heads, record.output)
+        self._ended = layer + 1
         self._emit(layer, "attention", record.attention)
         self._emit(layer, "value", self.valid(record.value.transpose(1, 2)))
         self._emit(layer, "output_input", self.valid(record.heads))
@@ -179,6 +184,15 @@ class BatchRecord:
             # What the weights themselves lack of 1, so that a row and its sink sum to 1; checked against the logit.
             self._emit(layer, "sink_mass", torch.cat([(1 - sums).clamp(min=0).T for sums in record.sums]))
         self._open = None
+
+    def _check(self, record: _Layer, heads: Tensor, output: Tensor) -> None:
+        for i, span in enumerate(self.spans):
+            place, rows = self._place(i), slice(span.start, span.stop)
+            selfcheck.check_finite(record.value[i, :, rows].transpose(0, 1), "value", place)
+            selfcheck.check_finite(output[i, rows], "attention output", place)
+            sink = (record.sink_mass[i], record.sink_slack[i]) if record.sink_mass else None
+            selfcheck.check_row_sums(record.sums[i], sink, output.dtype, place)
+            selfcheck.check_output(record.seen[i], output[i, rows], heads[i, rows], record.probe, place)
 
     def residual(self, layer: int, hidden: Tensor) -> None:
         """The residual stream (B, T, D) before layer `layer`."""
@@ -213,7 +227,7 @@ class BatchRecord:
             "the tap to fire once per attention layer, between the layer's hooks",
             f"{fired} times",
             Place(self.model_name, layer),
-            "The model must be loaded by load_model, and its code must go through the attention interface.",
+            "The model must be loaded by load_model, and its code must be that of its family in transformers.",
         )
 
 

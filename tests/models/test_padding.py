@@ -20,7 +20,8 @@ def test_a_padded_batch_equals_its_documents_alone(name: str, padding: str) -> N
     for document, got in zip(ids, together, strict=True):
         alone = capture(loaded, [document])[0]
         assert len(got.nll) == len(document) and torch.isnan(got.nll[0])
-        assert_near(got.nll[1:], alone.nll[1:])
+        if loaded.anatomy.causal:
+            assert_near(got.nll[1:], alone.nll[1:])
         for kind in ("attention", "value", "output_input", "residual", "sink_mass"):
             for a, b in zip(getattr(got, kind), getattr(alone, kind), strict=True):
                 assert_near(a, b)
