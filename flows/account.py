@@ -47,8 +47,7 @@ def _capture_lines(connection: DuckDBPyConnection, capture: str, cap: int | None
     loss = _loss(connection, capture)
     does = "reads the text both ways" if loss is None else f"predicts the text with {loss:.3f} nats per token"
     yield (
-        f"{row['model']} {does} "
-        f"({row['n_docs']:,} documents{capped(row['n_docs'], cap)}, {row['n_tokens']:,} tokens)."
+        f"{row['model']} {does} ({row['n_docs']:,} documents{capped(row['n_docs'], cap)}, {row['n_tokens']:,} tokens)."
     )
     yield (
         f"The shards took {row['seconds']:.1f} s to capture ({row['tokens_per_second']:,.0f} tokens/s, loading aside) "

@@ -99,8 +99,9 @@ class ShardWriter:
     def close(
         self, documents: Sequence[int], token_ids: Sequence[np.ndarray], nll: Sequence[np.ndarray]
     ) -> dict[str, FileRecord]:
-        """Write token ids and losses (nats; NaN where nothing precedes, and everywhere for an encoder), then the metadata; the shard is complete.
+        """Write token ids and losses (nats; NaN where nothing precedes), then the metadata; the shard is complete.
 
+        An encoder's losses are NaN everywhere: it predicts no next token.
         `documents`, and the arrays per document, are in the order of the batches. Returns every file's record, by its
         path inside the shard. Raises StoreError if a layer of anything is lacking.
         """

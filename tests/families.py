@@ -26,6 +26,8 @@ _COMMON: dict[str, Any] = {
     "pad_token_id": 2,
 }
 _GQA: dict[str, Any] = {**_COMMON, "intermediate_size": 48, "num_key_value_heads": 2}
+# RoBERTa gives the padding token no position: it must not be among the tokens of a document
+_PAD_LAST = {**_COMMON, "vocab_size": 62, "pad_token_id": 61, "max_position_embeddings": 64 + 62}
 _MOSTLY_WINDOWS = ["sliding_attention", "sliding_attention", "full_attention"]
 _MIXTURE: dict[str, Any] = {"num_local_experts": 4, "num_experts_per_tok": 2}
 _EXPERTS: dict[str, Any] = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
@@ -174,8 +176,8 @@ CONFIGS: dict[str, Callable[[], Any]] = {
         "FalconConfig", **_COMMON, multi_query=False, new_decoder_architecture=False, parallel_attn=False, alibi=True
     ),
     "bert": lambda: _config("BertConfig", **_COMMON, intermediate_size=48),
-    "roberta": lambda: _config("RobertaConfig", **_COMMON, intermediate_size=48),
-    "xlm-roberta": lambda: _config("XLMRobertaConfig", **_COMMON, intermediate_size=48),
+    "roberta": lambda: _config("RobertaConfig", **_PAD_LAST, intermediate_size=48),
+    "xlm-roberta": lambda: _config("XLMRobertaConfig", **_PAD_LAST, intermediate_size=48),
     "albert": lambda: _config("AlbertConfig", **_COMMON, intermediate_size=48, embedding_size=16),
     "albert-groups": lambda: _config(
         "AlbertConfig", **{**_COMMON, "num_hidden_layers": 3}, intermediate_size=48, num_hidden_groups=2

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from storage.errors import ModelError, UsageError
 from tasks.models.families import Anatomy, anatomy_of, family_of
-from tasks.models.table import FALLBACK, INTERFACE, Family
 from tasks.models.sources import ModelSource, has_tokenizer, model_digest, read_config, resolve, tokenizer_digest
+from tasks.models.table import FALLBACK, INTERFACE, Family
 
 if TYPE_CHECKING:
     import torch

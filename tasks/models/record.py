@@ -55,8 +55,9 @@ class BatchRecord:
     """Listens to one forward pass over a padded batch, and emits each layer's tensors as the layer ends.
 
     emit(layer, kind, tensor) gets CPU tensors without padding, documents one after the other: attention
-    (H, Σ T(T+1)/2) in the stored dtype, row-major lower triangles, or (H, Σ T²) where it is not causal; value (N, H_kv, d_v); output_input (N, H, d_v);
-    residual (N, D) before each layer and, as layer L, after the last; sink_mass (N, H) where the family has sinks.
+    (H, Σ T(T+1)/2) in the stored dtype, row-major lower triangles, or (H, Σ T²) where it is not causal; value
+    (N, H_kv, d_v); output_input (N, H, d_v); residual (N, D) before each layer and, as layer L, after the last;
+    sink_mass (N, H) where the family has sinks.
     """
 
     def __init__(
@@ -108,9 +109,7 @@ class BatchRecord:
             index=layer,
             probe=probe,
             value=value,
-            attention=torch.empty(
-                n_heads, sum(self._entries), dtype=self.attention_dtype, device=device
-            ),
+            attention=torch.empty(n_heads, sum(self._entries), dtype=self.attention_dtype, device=device),
             columns=[probe.columns(value[i, :, s.start : s.stop]) for i, s in enumerate(self.spans)],
             seen=[torch.empty(s.length, probe.directions.shape[1], device=device) for s in self.spans],
             sums=[torch.empty(n_heads, s.length, device=device) for s in self.spans],

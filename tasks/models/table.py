@@ -54,9 +54,9 @@ class Family:
 
 
 def _family(model_type: str, name: str, attention: str, *, projection: str, value: str, **more: Any) -> Family:
-    parts = {"norm": "layernorm", "layout": "own", "entry": "direct", **more}
-    inside = {"projection": f"{attention}.{projection}", "value": f"{attention}.{value}"}
-    return Family(model_type, name, attention=attention, **inside, **parts)
+    parts: dict[str, Any] = {"norm": "layernorm", "layout": "own", "entry": "direct", **more}
+    projection, value = f"{attention}.{projection}", f"{attention}.{value}"
+    return Family(model_type, name, attention=attention, projection=projection, value=value, **parts)
 
 
 def _llama_like(model_type: str, name: str, examples: str, **more: Any) -> Family:
@@ -158,7 +158,7 @@ def _encoders() -> Iterator[Family]:
     yield _bert_like("bert", "BERT", "BERT, MiniLM, BGE")
     yield _bert_like("roberta", "RoBERTa", "RoBERTa", positions_after_padding=True)
     yield _bert_like("xlm-roberta", "XLM-RoBERTa", "XLM-R, multilingual-E5", positions_after_padding=True)
-    norm_of_sum = {"entry": "into a norm of the sum", "causal": False}
+    norm_of_sum: dict[str, Any] = {"entry": "into a norm of the sum", "causal": False}
     albert = {"layers": "encoder.albert_layer_groups", "projection": "dense", "value": "value", "returns": "more"}
     yield _family("albert", "ALBERT", "attention", examples="ALBERT", **albert, **norm_of_sum)
     distil = {"layers": "transformer.layer", "projection": "out_lin", "value": "v_lin"}

@@ -22,6 +22,8 @@ from storage.errors import ModelError
 from tasks.models.families import Anatomy
 from tasks.models.record import BatchRecord
 
+Eager = Callable[..., tuple[Tensor, Tensor]]
+
 NAME = "theodolite"
 
 _ACTIVE: ContextVar[BatchRecord | None] = ContextVar("theodolite_tap", default=None)
@@ -70,7 +72,7 @@ def reaches(attention_class: type) -> bool:
     return _eager_beside(attention_class) is not None
 
 
-def eager_attention_of(attention_class: type) -> Callable[..., tuple[Tensor, Tensor]]:
+def eager_attention_of(attention_class: type) -> Eager:
     """The `eager_attention_forward` of the model file that defines the class or the nearest one it inherits from."""
     function = _eager_beside(attention_class)
     if function is None:
@@ -81,11 +83,11 @@ def eager_attention_of(attention_class: type) -> Callable[..., tuple[Tensor, Ten
     return function
 
 
-def _eager_beside(attention_class: type) -> Callable[..., tuple[Tensor, Tensor]] | None:
+def _eager_beside(attention_class: type) -> Eager | None:
     for base in attention_class.__mro__:
-        function: Any = getattr(sys.modules.get(base.__module__), "eager_attention_forward", None)
+        function: Eager | None = getattr(sys.modules.get(base.__module__), "eager_attention_forward", None)
         if function is not None:
-            return function  # type: ignore[no-any-return]
+            return function
     return None
 
 

@@ -77,10 +77,12 @@ def test_values_are_where_the_table_says(name: str) -> None:
     hook = projection.register_forward_hook(lambda _m, _a, out: seen.append(out[0]))
     got = capture(loaded, ids)[0]
     hook.remove()
-    layer = 1 if len(seen) > loaded.anatomy.n_layers - 1 else 0  # a module that runs in every layer is heard in each
-    if name in ("olmo", "mpt-clipped"):  # they bound what is put out
-        return
-    assert_close(values_in(loaded.anatomy, seen[layer]).contiguous(), got.value[1])
+    heard = sum(p is projection for p in loaded.anatomy.value_projections[:1])  # ALBERT's module runs in layer 0 too
+    want = values_in(loaded.anatomy, seen[heard]).reshape(got.value[1].shape)
+    if name == "mpt-clipped":
+        assert want.abs().max() > 0.5
+        want = want.clamp(-0.5, 0.5)
+    assert_close(want, got.value[1])
 
 
 def test_how_the_tap_reaches_a_family_is_what_the_table_says() -> None:
