@@ -145,7 +145,7 @@ CONFIGS: dict[str, Callable[[], Any]] = {
     "apertus": lambda: _config("ApertusConfig", **_GQA, rope_parameters={"rope_type": "default", "rope_theta": 1e4}),
     "dots1": lambda: _config("Dots1Config", **_GQA, **_ROUTED, n_shared_experts=1),
     "stablelm": lambda: _config("StableLmConfig", **_GQA, use_qkv_bias=True),
-    "stablelm-parallel": lambda: _config("StableLmConfig", **_GQA, use_parallel_residual=True, qk_layernorm=True),
+    "stablelm-parallel": lambda: _config("StableLmConfig", **_GQA, use_parallel_residual=True),
     "nemotron": lambda: _config("NemotronConfig", **_GQA),
     "starcoder2": lambda: _config("Starcoder2Config", **_GQA, sliding_window=None),
     "starcoder2-window": lambda: _config("Starcoder2Config", **_GQA, sliding_window=5),

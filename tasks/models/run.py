@@ -94,6 +94,14 @@ def _inputs(loaded: LoadedModel, token_ids: Sequence[np.ndarray], spans: Sequenc
     if "position_ids" in inspect.signature(loaded.anatomy.body.forward).parameters:
         config: Any = loaded.model.config
         inputs["position_ids"] = (mask.cumsum(dim=1) - 1).clamp(min=0) + first_position(config.to_dict())
+    elif loaded.anatomy.family == "distilbert" and any(span.start for span in spans):
+        # transformers 4.57 counts its positions from the start of the row, padding included
+        raise ModelError(
+            "positions that can be given to DistilBERT",
+            got="a transformers that counts padding as tokens",
+            where=loaded.name,
+            remedy="Use --padding right, or pip install 'transformers>=5'.",
+        )
     moved: dict[str, Any] = {name: tensor.to(loaded.device) for name, tensor in inputs.items()}
     options = {"use_cache": False} if loaded.anatomy.causal else {}
     weights = {"output_attentions": True} if loaded.way == FALLBACK else {}  # else they are not returned

@@ -158,8 +158,8 @@ def places(modules: Sequence[nn.Module]) -> Iterator[tuple[nn.Module, tuple[int,
 
 
 def _first(output: Any) -> Tensor:
-    """A layer returns a tensor or, in some versions, a tuple that begins with it."""
-    return output[0] if isinstance(output, Sequence) else output
+    """A layer returns a tensor or, in some versions, a tuple; DistilBERT's begins with the weights, taken out."""
+    return next(part for part in output if part is not None) if isinstance(output, Sequence) else output
 
 
 # A name without a mask function would silently make attention acausal.

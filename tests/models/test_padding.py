@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+import transformers
 
 from storage.errors import CorpusError, ModelError, UsageError
 from tasks.models.run import TapSettings
@@ -16,6 +17,10 @@ from tests.models.capturing import assert_near, capture, tiny
 @pytest.mark.parametrize("name", NAMES)
 def test_a_padded_batch_equals_its_documents_alone(name: str, padding: str) -> None:
     loaded, ids = tiny(name), tokens(13, 29, 1, 7)
+    if (name, padding) == ("distilbert", "left") and int(transformers.__version__.split(".")[0]) < 5:
+        with pytest.raises(ModelError, match=r"positions that can be given to DistilBERT.*--padding right"):
+            capture(loaded, ids, padding=padding)
+        return
     together = capture(loaded, ids, padding=padding)
     for document, got in zip(ids, together, strict=True):
         alone = capture(loaded, [document])[0]
