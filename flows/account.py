@@ -45,9 +45,9 @@ def tell_account(runs: str, outcome: Outcome, cap: int | None = None) -> None:
 def _capture_lines(connection: DuckDBPyConnection, capture: str, cap: int | None) -> Iterator[str]:
     row = query(connection, "capture_cost", {"capture": capture}).to_pylist()[0]
     loss = _loss(connection, capture)
+    does = "reads the text both ways" if loss is None else f"predicts the text with {loss:.3f} nats per token"
     yield (
-        f"{row['model']} predicts the text with {loss:.3f} nats per token "
-        f"({row['n_docs']:,} documents{capped(row['n_docs'], cap)}, {row['n_tokens']:,} tokens)."
+        f"{row['model']} {does} ({row['n_docs']:,} documents{capped(row['n_docs'], cap)}, {row['n_tokens']:,} tokens)."
     )
     yield (
         f"The shards took {row['seconds']:.1f} s to capture ({row['tokens_per_second']:,.0f} tokens/s, loading aside) "
@@ -60,8 +60,9 @@ def capped(n_docs: int, cap: int | None) -> str:
     return " at most; --max-documents 0 takes all" if n_docs == cap else ""
 
 
-def _loss(connection: DuckDBPyConnection, capture: str) -> float:
-    text = "select capture, sum(nll_sum) / sum(n_predicted) as loss from documents group by capture"
+def _loss(connection: DuckDBPyConnection, capture: str) -> float | None:
+    """Nats per predicted token; None of an encoder, which predicts none."""
+    text = "select capture, sum(nll_sum) / nullif(sum(n_predicted), 0) as loss from documents group by capture"
     return next(row["loss"] for row in run_sql(connection, text).to_pylist() if row["capture"] == capture)
 
 

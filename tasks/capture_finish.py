@@ -102,8 +102,8 @@ def _document_columns(windows: dict[str, list], token_ids: list[np.ndarray], nll
         "start_token": np.asarray(windows["start_token"], dtype=np.int32),
         "digest": [hashlib.sha256(ids.astype("<i4").tobytes()).hexdigest() for ids in token_ids],
         "n_tokens": np.asarray([len(ids) for ids in token_ids], dtype=np.int32),
-        "nll_sum": np.asarray([values[1:].sum(dtype=np.float64) for values in nll]),
-        "n_predicted": np.asarray([len(values) - 1 for values in nll], dtype=np.int32),
+        "nll_sum": np.asarray([np.nansum(values[1:], dtype=np.float64) for values in nll]),
+        "n_predicted": np.asarray([np.count_nonzero(~np.isnan(values[1:])) for values in nll], dtype=np.int32),
     }
 
 

@@ -8,9 +8,15 @@ from typing import Any
 
 from storage.errors import ModelError
 from tasks.chosen import ATTENTION_KINDS, Chosen
+from tasks.models.families import POSITIONS, first_position
+from tasks.models.table import FALLBACK, FAMILIES, INTERFACE
 
 BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
-_UNGATED = {"gpt2", "gpt_neox", "phi", "opt", "bloom", "gptj", "gpt_neo", "falcon", "mpt", "stablelm_epoch"}
+_UNGATED = {
+    *("gpt2", "gpt_neox", "gpt_neo", "gptj", "gpt_bigcode", "codegen", "opt", "bloom", "falcon", "mpt", "phi"),
+    *("persimmon", "nemotron", "starcoder2", "arcee", "apertus"),
+    *("bert", "roberta", "xlm-roberta", "albert", "distilbert"),
+}
 """Families whose MLP has two matrices; the others gate it and have three."""
 
 
@@ -30,6 +36,8 @@ class ConfigShape:
     vocab: int
     positions: int | None
     gated_mlp: bool
+    causal: bool
+    way: str
 
     @classmethod
     def of(cls, config: Mapping[str, Any], where: str) -> ConfigShape:
@@ -53,24 +61,45 @@ class ConfigShape:
                 )
             return default
 
-        heads, width = size("num_attention_heads", "n_head"), size("hidden_size", "n_embd")
+        heads = size("num_attention_heads", "n_head", "n_heads", "num_heads")
+        width = size("hidden_size", "n_embd", "d_model", "dim", "n_embed")
         head = size("head_dim", default=width // heads)
+        family, first = FAMILIES.get(str(inner.get("model_type"))), first_position(inner)
         latent = inner.get("qk_nope_head_dim") is not None  # DeepSeek V2, V3: keys are made per head from a latent
         d_qk = size("qk_nope_head_dim") + size("qk_rope_head_dim") if latent else head
-        n_kv_heads = size("num_key_value_heads", default=heads)
+        n_kv_heads = _n_kv_heads(inner, heads) or size("num_key_value_heads", default=heads)
         return cls(
-            n_layers=size("num_hidden_layers", "n_layer"),
+            n_layers=size("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
             n_heads=heads,
             n_kv_heads=n_kv_heads,
             d_model=width,
             d_value=size("v_head_dim", default=head),
             d_qk=d_qk,
             n_key_heads=heads if latent else n_kv_heads,
-            d_mlp=size("intermediate_size", "n_inner", default=4 * width),
+            d_mlp=size("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", "hidden_dim", default=4 * width),
             vocab=size("vocab_size"),
-            positions=size("max_position_embeddings", "n_positions", default=0, least=0) or None,
+            positions=size(*POSITIONS, default=first, least=0) - first or None,
             gated_mlp=inner.get("model_type") not in _UNGATED,
+            causal=family is None or family.causal,
+            way=INTERFACE if family is None else family.way,
         )
+
+    def entries(self, length: int) -> int:
+        """Attention weights kept of one head for a document: the lower triangle, or all."""
+        return length * (length + 1) // 2 if self.causal else length * length
+
+
+def _n_kv_heads(config: Mapping[str, Any], heads: int) -> int | None:
+    """Key/value heads of the families that do not say num_key_value_heads, or mean something else by it."""
+    match config.get("model_type"):
+        case "falcon" if config.get("new_decoder_architecture"):
+            return int(config.get("num_kv_heads") or heads)
+        case "falcon" | "gpt_bigcode":
+            return 1 if config.get("multi_query", True) else heads
+        case "deepseek_v2" | "deepseek_v3":  # the compressed keys and values are expanded for every head
+            return heads
+        case _:
+            return None
 
 
 def _size(name: str, value: Any, least: int, where: str) -> int:
@@ -89,7 +118,7 @@ def stored_bytes(shape: ConfigShape, lengths: list[int], chosen: Chosen) -> dict
     tokens, layers = sum(lengths), _n_layers(shape, chosen)
     following = 0 if chosen.layers is None else len({layer + 1 for layer in chosen.layers} - {*chosen.layers})
     values = {
-        "attention": layers * shape.n_heads * sum(t * (t + 1) // 2 for t in lengths),
+        "attention": layers * shape.n_heads * sum(shape.entries(t) for t in lengths),
         "query": layers * tokens * shape.n_heads * shape.d_qk,
         "key": layers * tokens * shape.n_key_heads * shape.d_qk,
         "value": layers * tokens * shape.n_kv_heads * shape.d_value,
@@ -141,5 +170,7 @@ def memory_peak(
     weights = (parameters(shape) + shape.vocab * shape.d_model) * width
     hidden = tokens * (6 * shape.d_model + 3 * shape.d_mlp) * width
     scores = 3 * n * shape.n_heads * min(query_block, longest) * longest * 4
-    kept = 3 * n * shape.n_heads * longest * (longest + 1) // 2 * 4 if attention == "stored" else 0
+    kept = 3 * n * shape.n_heads * shape.entries(longest) * 4 if attention == "stored" else 0
+    if shape.way == FALLBACK:  # its code computes all queries at once
+        scores = 3 * n * shape.n_heads * longest * longest * 4
     return weights + hidden + scores + kept + 128 * shape.vocab * 8

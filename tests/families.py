@@ -26,6 +26,39 @@ _COMMON: dict[str, Any] = {
     "pad_token_id": 2,
 }
 _GQA: dict[str, Any] = {**_COMMON, "intermediate_size": 48, "num_key_value_heads": 2}
+# RoBERTa gives the padding token no position: it must not be among the tokens of a document
+_PAD_LAST = {**_COMMON, "vocab_size": 62, "pad_token_id": 61, "max_position_embeddings": 64 + 62}
+_MOSTLY_WINDOWS = ["sliding_attention", "sliding_attention", "full_attention"]
+_MIXTURE: dict[str, Any] = {"num_local_experts": 4, "num_experts_per_tok": 2}
+_EXPERTS: dict[str, Any] = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+_ROUTED: dict[str, Any] = {
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+    "n_group": 1,
+    "topk_group": 1,
+    "first_k_dense_replace": 1,
+}
+_LATENT: dict[str, Any] = {
+    **_COMMON,
+    "intermediate_size": 48,
+    "num_key_value_heads": 4,
+    "q_lora_rank": 12,
+    "kv_lora_rank": 10,
+    "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 6,
+}
+_SPECIAL = {name: _COMMON[name] for name in ("vocab_size", "bos_token_id", "eos_token_id", "pad_token_id")}
+_MPT: dict[str, Any] = {**_SPECIAL, "d_model": 32, "n_heads": 4, "n_layers": 3, "max_seq_len": 64, "expansion_ratio": 2}
+_DISTIL: dict[str, Any] = {
+    **_SPECIAL,
+    "dim": 32,
+    "n_heads": 4,
+    "n_layers": 3,
+    "hidden_dim": 48,
+    "max_position_embeddings": 64,
+}
 
 
 def _config(name: str, **options: Any) -> Any:
@@ -79,16 +112,90 @@ CONFIGS: dict[str, Callable[[], Any]] = {
         num_experts_per_tok=2,
         rope_parameters={"rope_type": "default", "rope_theta": 150000.0},
     ),
+    "gemma": lambda: _config("GemmaConfig", **_GQA, head_dim=16),
+    "mixtral": lambda: _config("MixtralConfig", **_GQA, **_MIXTURE, sliding_window=None),
+    "qwen2_moe": lambda: _config("Qwen2MoeConfig", **_GQA, **_EXPERTS, shared_expert_intermediate_size=16),
+    "qwen3_moe": lambda: _config("Qwen3MoeConfig", **_GQA, **_EXPERTS, head_dim=16),
+    "olmo": lambda: _config("OlmoConfig", **_GQA, clip_qkv=1.0),
+    "olmo3": lambda: _config("Olmo3Config", **_GQA, sliding_window=6),
+    "olmoe": lambda: _config("OlmoeConfig", **_GQA, num_experts=4, num_experts_per_tok=2),
+    "phi3": lambda: _config("Phi3Config", **_GQA),
+    "phi3-window": lambda: _config("Phi3Config", **_GQA, sliding_window=5),
+    "phimoe": lambda: _config("PhimoeConfig", **_GQA, **_MIXTURE, attention_bias=True),
+    "glm": lambda: _config("GlmConfig", **_GQA, head_dim=8, attention_bias=True),
+    "glm4": lambda: _config("Glm4Config", **_GQA, head_dim=8),
+    "glm4_moe": lambda: _config("Glm4MoeConfig", **_GQA, **_ROUTED, head_dim=8),
+    "cohere": lambda: _config("CohereConfig", **_GQA, use_qk_norm=True, logit_scale=0.5),
+    "cohere2": lambda: _config("Cohere2Config", **_GQA, sliding_window=6, layer_types=_MOSTLY_WINDOWS),
+    "granite": lambda: _config(
+        "GraniteConfig", **_GQA, residual_multiplier=0.4, attention_multiplier=0.3, logits_scaling=2.0
+    ),
+    "granitemoe": lambda: _config("GraniteMoeConfig", **_GQA, **_MIXTURE, residual_multiplier=0.4),
+    "deepseek_v2": lambda: _config(
+        "DeepseekV2Config", **_LATENT, n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=16
+    ),
+    "deepseek_v3": lambda: _config("DeepseekV3Config", **_LATENT, **_ROUTED),
+    "helium": lambda: _config("HeliumConfig", **_GQA, head_dim=8),
+    "smollm3": lambda: _config("SmolLM3Config", **_GQA, no_rope_layers=[1, 0, 1]),
+    "ernie4_5": lambda: _config("Ernie4_5Config", **_GQA, head_dim=8, use_bias=True),
+    "exaone4": lambda: _config("Exaone4Config", **_GQA, sliding_window=6, layer_types=_MOSTLY_WINDOWS),
+    "arcee": lambda: _config("ArceeConfig", **_GQA),
+    "seed_oss": lambda: _config("SeedOssConfig", **_GQA, head_dim=8),
+    "hunyuan_v1_dense": lambda: _config("HunYuanDenseV1Config", **_GQA, head_dim=8),
+    "apertus": lambda: _config("ApertusConfig", **_GQA, rope_parameters={"rope_type": "default", "rope_theta": 1e4}),
+    "dots1": lambda: _config("Dots1Config", **_GQA, **_ROUTED, n_shared_experts=1),
+    "stablelm": lambda: _config("StableLmConfig", **_GQA, use_qkv_bias=True),
+    "stablelm-parallel": lambda: _config("StableLmConfig", **_GQA, use_parallel_residual=True),
+    "nemotron": lambda: _config("NemotronConfig", **_GQA),
+    "starcoder2": lambda: _config("Starcoder2Config", **_GQA, sliding_window=None),
+    "starcoder2-window": lambda: _config("Starcoder2Config", **_GQA, sliding_window=5),
+    "persimmon": lambda: _config("PersimmonConfig", **_COMMON, intermediate_size=48),
+    "opt": lambda: _config("OPTConfig", **_COMMON, ffn_dim=48, word_embed_proj_dim=32),
+    "opt-350m": lambda: _config("OPTConfig", **_COMMON, ffn_dim=48, word_embed_proj_dim=16, do_layer_norm_before=False),
+    "gptj": lambda: _config("GPTJConfig", **_COMMON, rotary_dim=4),
+    "codegen": lambda: _config("CodeGenConfig", **_COMMON, rotary_dim=4),
+    "codegen-large": lambda: _config("CodeGenConfig", **{**_COMMON, "num_attention_heads": 8}, rotary_dim=4),
+    "gpt_bigcode": lambda: _config("GPTBigCodeConfig", **_COMMON),
+    "gpt_bigcode-heads": lambda: _config("GPTBigCodeConfig", **_COMMON, multi_query=False),
+    "gpt_neo": lambda: _config(
+        "GPTNeoConfig",
+        **_COMMON,
+        num_layers=3,
+        num_heads=4,
+        intermediate_size=48,
+        window_size=5,
+        attention_types=[[["global", "local", "global"], 1]],
+    ),
+    "bloom": lambda: _config("BloomConfig", **_COMMON),
+    "bloom-post": lambda: _config("BloomConfig", **_COMMON, apply_residual_connection_post_layernorm=True),
+    "mpt": lambda: _config("MptConfig", **_MPT),
+    "mpt-clipped": lambda: _config("MptConfig", **_MPT, attn_config={"clip_qkv": 0.5}),
+    "falcon-7b": lambda: _config("FalconConfig", **_COMMON, multi_query=True, new_decoder_architecture=False),
+    "falcon-40b": lambda: _config("FalconConfig", **_COMMON, num_kv_heads=2, new_decoder_architecture=True),
+    "falcon-rw": lambda: _config(
+        "FalconConfig", **_COMMON, multi_query=False, new_decoder_architecture=False, parallel_attn=False, alibi=True
+    ),
+    "bert": lambda: _config("BertConfig", **_COMMON, intermediate_size=48),
+    "roberta": lambda: _config("RobertaConfig", **_PAD_LAST, intermediate_size=48),
+    "xlm-roberta": lambda: _config("XLMRobertaConfig", **_PAD_LAST, intermediate_size=48),
+    "albert": lambda: _config("AlbertConfig", **_COMMON, intermediate_size=48, embedding_size=16),
+    "albert-groups": lambda: _config(
+        "AlbertConfig", **{**_COMMON, "num_hidden_layers": 3}, intermediate_size=48, num_hidden_groups=2
+    ),
+    "distilbert": lambda: _config("DistilBertConfig", **_DISTIL, sinusoidal_pos_embds=False),
 }
 """Name → configuration; a name begins with the family's model_type, except two that are Llama under other names."""
 
 NAMES = tuple(CONFIGS)
+ENCODERS = tuple(name for name in NAMES if name.split("-")[0] in ("bert", "roberta", "xlm", "albert", "distilbert"))
+DECODERS = tuple(name for name in NAMES if name not in ENCODERS)
 
 
 def tiny_model(name: str, *, dtype: torch.dtype = torch.float32) -> nn.Module:
-    """A random causal LM of that name with plain eager attention, the same on every call."""
+    """A random causal LM, or encoder, of that name with plain eager attention, the same on every call."""
     torch.manual_seed(7)
-    model = transformers.AutoModelForCausalLM.from_config(CONFIGS[name](), attn_implementation="eager")
+    auto = transformers.AutoModel if name in ENCODERS else transformers.AutoModelForCausalLM
+    model = auto.from_config(CONFIGS[name](), attn_implementation="eager")
     generator = torch.Generator().manual_seed(11)
     with torch.no_grad():
         for parameter in model.parameters():

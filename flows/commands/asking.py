@@ -232,14 +232,22 @@ def _answer(where: str, ask: Any) -> None:
 
 @answering
 def models(as_json: o.Json = False, verbose: o.Verbose = False) -> None:
-    """The families of models that can be captured, and how each was verified."""
-    from tasks.models.families import FAMILIES
+    """The families of models that can be captured, how each was verified, and why others are refused."""
+    from tasks.models.table import FAMILIES, REFUSED
 
     out = output()
-    rows = [[f.name, f.model_type, f.norm, f.entry, f.examples, f.verified] for f in FAMILIES.values()]
-    out.table(["family", "model_type", "norm", "attention enters", "examples", "verified on"], rows)
+    rows = [
+        [f.name, f.model_type, "decoder" if f.causal else "encoder", f.entry, f.way, f.examples, f.verified]
+        for f in FAMILIES.values()
+    ]
+    out.table(["family", "model_type", "kind", "attention enters", "tapped by", "examples", "verified on"], rows)
     out.say("Give any of them to --model: a folder, a hub id, a .gguf file; or sample, smollm2-135m.")
-    out.add(models=[asdict(f) for f in FAMILIES.values()])
+    out.say()
+    out.table(["refused", "because"], [[model_type, reason] for model_type, reason in REFUSED.items()])
+    out.add(
+        models=[asdict(f) for f in FAMILIES.values()],
+        refused=[{"model_type": model_type, "reason": reason} for model_type, reason in REFUSED.items()],
+    )
 
 
 def _ways(chosen: str, sizes: Mapping[str, int]) -> str:

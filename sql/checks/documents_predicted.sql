@@ -1,5 +1,5 @@
 -- grain: one row per (capture, doc)
--- A document has a row per token, from position 0 on without a gap, and predicts every token but the first.
+-- A document has a row per token, from position 0 on without a gap, and predicts all but the first; an encoder none.
 -- $everything boolean = false: all rows checked, instead of those that break it
 with counted as (
     select capture, doc, count(*) as n, min(position) as first, max(position) as last
@@ -8,10 +8,12 @@ with counted as (
 ),
 measured as (
     select
-        capture, doc,
-        abs(n_predicted - (n_tokens - 1)) + abs(n - n_tokens) + abs(first) + abs(last - (n_tokens - 1)) as error,
+        d.capture, d.doc,
+        abs(d.n_predicted - case when c.causal then d.n_tokens - 1 else 0 end)
+        + abs(n - d.n_tokens) + abs(first) + abs(last - (d.n_tokens - 1)) as error,
         0 as tolerance
-    from documents
-    left join counted using (capture, doc)
+    from documents as d
+    join captures as c on c.capture = d.capture
+    left join counted on counted.capture = d.capture and counted.doc = d.doc
 )
 select * from measured where $everything or not coalesce(error <= tolerance, false)

@@ -1,12 +1,13 @@
 -- grain: one row per (capture, doc)
--- The losses of a document's tokens sum to its nll_sum, and only position 0 has none.
+-- The losses of a document's tokens sum to its nll_sum, and only position 0 has none; an encoder's tokens have none.
 -- $everything boolean = false: all rows checked, instead of those that break it
 with summed as (
     select
         capture, doc,
         coalesce(sum(nll::double), 0) as total,
-        count(*) filter (where (nll is null) <> (position = 0)) as misplaced
+        count(*) filter (where (nll is null) <> (position = 0 or not causal)) as misplaced
     from tokens
+    join captures using (capture)
     group by capture, doc
 ),
 measured as (

@@ -9,5 +9,5 @@ select
     digest,                           -- sha256 of the document's token ids (64 hex digits)
     n_tokens,                         -- number of tokens T
     nan_to_null(nll_sum) as nll_sum,  -- negative log-likelihood of all predicted tokens, in nats, summed
-    n_predicted                       -- number of predicted tokens: T − 1
+    n_predicted                       -- number of predicted tokens: T − 1, or 0 if the model is an encoder
 from parts

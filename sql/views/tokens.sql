@@ -7,5 +7,5 @@ select
     position,                -- token position in the document, counted from 0
     token_id,                -- the token's id in the model's vocabulary
     token,                   -- the token as text
-    nan_to_null(nll) as nll  -- negative log-likelihood of this token given those before it, in nats; NULL at position 0, which nothing predicts
+    nan_to_null(nll) as nll  -- negative log-likelihood of this token given those before it, in nats; NULL at position 0, which nothing predicts, and everywhere if the model is an encoder
 from parts

@@ -1,7 +1,7 @@
-"""The families that can be captured, and where each keeps what the tap needs.
+"""What a model of a known family is made of: modules, widths, and where each head's matrices lie in its weights.
 
-The table is read without torch or transformers, so that `plan` and `models` answer at once. `anatomy_of` turns a row
-and a loaded model into modules and widths. Adding a family: one row here, one tiny model in tests/families.py.
+`family_of` reads a configuration and needs neither torch nor transformers; `anatomy_of` turns a loaded model into
+modules and widths. The families themselves are rows of table.py.
 """
 
 from __future__ import annotations
@@ -12,87 +12,29 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from storage.errors import ModelError
+from tasks.models.table import FAMILIES, REFUSED, Family
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+__all__ = [
+    "FAMILIES",
+    "POSITIONS",
+    "REFUSED",
+    "Anatomy",
+    "Family",
+    "anatomy_of",
+    "family_of",
+    "first_position",
+    "max_positions",
+    "output_weights",
+    "value_weight_norms",
+    "values_in",
+]
 
-@dataclass(frozen=True)
-class Family:
-    """One model_type of transformers: its names for the parts, and how its attention enters the residual stream."""
-
-    model_type: str
-    name: str
-    norm: str
-    """layernorm | rmsnorm: the norm before attention."""
-    layers: str
-    """Path from the causal LM to its list of layers; `attention` and `projection` go on from there."""
-    attention: str
-    projection: str
-    """The output projection W_O: `weight.T` of a Linear, `weight` of a Conv1D."""
-    value: str
-    """Where W_V lies: v_proj (its own Linear) | last_third (of GPT-2's c_attn) | third_per_head (of NeoX's qkv)."""
-    entry: str
-    """How attention enters the residual: direct | after a norm | beside the MLP."""
-    sinks: str | None = None
-    """Attribute of the attention module with one learned sink logit a head."""
-    examples: str = ""
-    verified: str = "a tiny random model"
-    """What the tests hold it against, besides the plain model's own logits and attention."""
-
-    @property
-    def body(self) -> str:
-        """Name of the causal LM's part that ends with the final norm."""
-        return self.layers.split(".")[0]
-
-
-def _llama_like(model_type: str, name: str, **more: Any) -> Family:
-    parts = {"norm": "rmsnorm", "layers": "model.layers", "attention": "self_attn", "projection": "o_proj"}
-    return Family(model_type, name, **{**parts, "value": "v_proj", "entry": "direct", **more})
-
-
-_TRAINED = "a tiny random model and a trained one"
-
-FAMILIES: Mapping[str, Family] = {
-    family.model_type: family
-    for family in (
-        _llama_like("llama", "Llama", examples="Llama 2 and 3, SmolLM2, DeepSeek LLM", verified=_TRAINED),
-        _llama_like("mistral", "Mistral", examples="Mistral 7B"),
-        _llama_like("qwen2", "Qwen2", examples="Qwen2, Qwen2.5, DeepSeek-R1-Distill-Qwen"),
-        _llama_like("qwen3", "Qwen3", examples="Qwen3"),
-        _llama_like("olmo2", "OLMo 2", entry="after a norm", examples="OLMo 2"),
-        _llama_like("gemma2", "Gemma 2", entry="after a norm", examples="Gemma 2"),
-        _llama_like("gemma3_text", "Gemma 3", entry="after a norm", examples="Gemma 3 (text)"),
-        _llama_like("gpt_oss", "GPT-OSS", sinks="sinks", examples="gpt-oss-20b"),
-        _llama_like(
-            "phi", "Phi", norm="layernorm", projection="dense", entry="beside the MLP", examples="Phi-1, Phi-1.5, Phi-2"
-        ),
-        Family(
-            "gpt_neox",
-            "GPT-NeoX",
-            norm="layernorm",
-            layers="gpt_neox.layers",
-            attention="attention",
-            projection="dense",
-            value="third_per_head",
-            entry="beside the MLP",
-            examples="Pythia, GPT-NeoX-20B",
-            verified=_TRAINED,
-        ),
-        Family(
-            "gpt2",
-            "GPT-2",
-            norm="layernorm",
-            layers="transformer.h",
-            attention="attn",
-            projection="c_proj",
-            value="last_third",
-            entry="direct",
-            examples="GPT-2, DistilGPT-2",
-            verified=_TRAINED,
-        ),
-    )
-}
+_LIST = "`theodolite models` lists the families that can be captured."
+POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len")
+"""What configurations call the number of positions."""
 
 
 @dataclass(frozen=True)
@@ -110,10 +52,12 @@ class Anatomy:
     windows: tuple[int | None, ...]
     """Per layer: a query sees itself and the window − 1 keys before it; None = all of them."""
     body: nn.Module
-    """The causal LM without its head: ends with the final norm."""
+    """The model without its head: ends with the final norm, where the family has one."""
     layers: tuple[nn.Module, ...]
+    """In the order they run; a family that shares its layers (ALBERT) has one module here several times."""
     attentions: tuple[nn.Module, ...]
     output_projections: tuple[nn.Module, ...]
+    value_projections: tuple[nn.Module, ...]
 
     @property
     def family(self) -> str:
@@ -125,70 +69,94 @@ class Anatomy:
         return self.kind.norm
 
 
-def supported() -> str:
-    """The families in words, for messages."""
-    return ", ".join(sorted(f.name for f in FAMILIES.values()))
-
-
 def family_of(config: Mapping[str, Any], *, where: str) -> Family:
     """The family of a model's configuration, before anything is loaded; `where` is the model, for the message.
 
-    Raises ModelError that names the family where it cannot be captured: an unknown model_type, one that looks both
-    ways, or layers of a kind that has no attention matrix.
+    Raises ModelError that names the family where it cannot be captured, and why if that is known: an unknown
+    model_type, a decoder that looks both ways, an encoder made into a decoder, or layers without an attention matrix.
     """
     model_type = str(config.get("model_type") or "none")
     if model_type not in FAMILIES:
-        raise ModelError(
-            "a family whose attention can be captured",
-            got=f"'{model_type}'",
-            where=where,
-            remedy=f"Supported: {supported()}.",
-        )
+        why = f": {REFUSED[model_type]}" if model_type in REFUSED else ""
+        expected = "a family whose attention can be captured"
+        raise ModelError(expected, got=f"'{model_type}'{why}", where=where, remedy=_LIST)
     family = FAMILIES[model_type]
-    if config.get("use_bidirectional_attention") or config.get("is_causal") is False:
+    both_ways = config.get("use_bidirectional_attention") or config.get("is_causal") is False
+    if family.causal and both_ways:
         raise ModelError(
             f"a causal {family.name}", got="one whose attention looks both ways", where=where, remedy="Use a decoder."
         )
+    if not family.causal and config.get("is_decoder"):
+        expected = f"{family.name} as the encoder it was made as"
+        raise ModelError(expected, got="one that is a decoder (is_decoder)", where=where, remedy=_LIST)
     unknown = sorted(set(config.get("layer_types") or ()) - {"full_attention", "sliding_attention"})
     if unknown:
-        raise ModelError(
-            "layers of full or sliding attention", got=", ".join(unknown), where=where, remedy=f"Use {supported()}."
-        )
+        raise ModelError("layers of full or sliding attention", got=", ".join(unknown), where=where, remedy=_LIST)
     return family
 
 
 def max_positions(config: Mapping[str, Any]) -> int | None:
     """The longest document the model has positions for, in tokens; None where the configuration does not say."""
-    limit = config.get("max_position_embeddings", config.get("n_positions"))
-    return None if limit is None else int(limit)
+    limit = next((config[name] for name in POSITIONS if config.get(name) is not None), None)
+    return None if limit is None else int(limit) - first_position(config)
+
+
+def first_position(config: Mapping[str, Any]) -> int:
+    """The position of a document's first token: 0, or the padding token's id + 1 where the family says so."""
+    family = FAMILIES.get(str(config.get("model_type")))
+    if family is None or not family.positions_after_padding:
+        return 0
+    return int(config.get("pad_token_id", 1)) + 1
 
 
 def anatomy_of(model: nn.Module) -> Anatomy:
-    """Find the parts of a loaded causal LM. Raises ModelError naming the family if it cannot be captured."""
+    """Find the parts of a loaded model. Raises ModelError naming the family if it cannot be captured."""
     config: Any = model.config
     where = config.name_or_path or type(model).__name__
     family = family_of(config.to_dict(), where=where)
-    body = getattr(model, family.body, None)
-    if body is None or model.get_output_embeddings() is None:  # type: ignore[operator]
-        raise ModelError(f"a causal LM of the family {family.name}", got=type(model).__name__, where=where)
-    layers = tuple(attrgetter(family.layers)(model))
-    attentions = tuple(getattr(layer, family.attention) for layer in layers)
-    projections = tuple(getattr(attention, family.projection) for attention in attentions)
+    body, layers = _body(model, family, where), _layers(model, family)
+    attentions, projections, values = (
+        tuple(attrgetter(path)(layer) for layer in layers)
+        for path in (family.attention, family.projection, family.value)
+    )
     n_heads = int(config.num_attention_heads)
+    d_value = _width(projections[0], 0) // n_heads
     return Anatomy(
         kind=family,
         n_layers=len(layers),
         n_heads=n_heads,
-        n_kv_heads=int(getattr(config, "num_key_value_heads", None) or n_heads),
+        n_kv_heads=_n_kv_heads(family, _width(values[0], 1), n_heads, d_value),
         d_model=int(config.hidden_size),
-        d_value=_input_width(projections[0]) // n_heads,
-        causal=True,
+        d_value=d_value,
+        causal=family.causal,
         windows=_windows(config, len(layers)),
         body=body,
         layers=layers,
         attentions=attentions,
         output_projections=projections,
+        value_projections=values,
     )
+
+
+def _body(model: nn.Module, family: Family, where: str) -> nn.Module:
+    """The causal LM without its head, or the encoder itself."""
+    base = getattr(model, family.layers.split(".")[0], None)
+    headless = model.get_output_embeddings() is None  # type: ignore[operator]
+    if base is None or headless is family.causal:
+        wanted = "a causal LM" if family.causal else "an encoder without a head"
+        raise ModelError(f"{wanted} of the family {family.name}", got=type(model).__name__, where=where)
+    body: nn.Module = attrgetter(family.body)(model) if family.body else model
+    return body
+
+
+def _layers(model: nn.Module, family: Family) -> tuple[nn.Module, ...]:
+    """The layers in the order they run."""
+    listed = tuple(attrgetter(family.layers)(model))
+    if family.model_type != "albert":
+        return listed
+    config: Any = model.config  # each group of layers runs several times in a row
+    runs = [int(i / (config.num_hidden_layers / len(listed))) for i in range(config.num_hidden_layers)]
+    return tuple(layer for group in runs for layer in listed[group].albert_layers)
 
 
 def output_weights(anatomy: Anatomy, layer: int) -> tuple[Tensor, Tensor | None]:
@@ -197,33 +165,56 @@ def output_weights(anatomy: Anatomy, layer: int) -> tuple[Tensor, Tensor | None]
     Sliced by the width of a head's value, which need not be that of its query and key.
     """
     projection = anatomy.output_projections[layer]
-    weight = projection.get_parameter("weight").detach().float()
-    if not _is_conv1d(projection):
-        weight = weight.T
     bias: Any = getattr(projection, "bias", None)
-    per_head = weight.reshape(anatomy.n_heads, anatomy.d_value, anatomy.d_model)
+    per_head = _matrix(projection).reshape(anatomy.n_heads, anatomy.d_value, anatomy.d_model)
     return per_head, None if bias is None else bias.detach().float()
 
 
-def value_weight_norms(anatomy: Anatomy, layer: int) -> Tensor:
-    """‖W_V^h‖_F per key/value head, (H_kv,) float32: the largest a value's gain can be, over all directions."""
-    attention, d_value = anatomy.attentions[layer], anatomy.d_value
-    match anatomy.kind.value:
-        case "v_proj":
-            rows = attention.get_parameter("v_proj.weight").reshape(anatomy.n_kv_heads, d_value, -1)
-        case "last_third":
-            rows = attention.get_parameter("c_attn.weight").T[-anatomy.d_model :].reshape(anatomy.n_heads, d_value, -1)
-        case "third_per_head":
-            qkv = attention.get_parameter("query_key_value.weight").reshape(anatomy.n_heads, 3, d_value, -1)
-            rows = qkv[:, 2]
+def values_in(anatomy: Anatomy, projected: Tensor) -> Tensor:
+    """The values in what the value projection puts out, by the family's layout: (…, out) → (…, H_kv, d_v)."""
+    n_kv, d_value, kind = anatomy.n_kv_heads, anatomy.d_value, anatomy.kind
+    match kind.layout:
+        case "own":
+            return projected.unflatten(-1, (n_kv, d_value))
+        case "last":  # all queries, all keys, all values
+            return projected[..., -n_kv * d_value :].unflatten(-1, (n_kv, d_value))
+        case "last_of_group":  # per key/value head: its queries, its key, its value
+            return projected.unflatten(-1, (n_kv, -1, d_value))[..., -1, :]
+        case "tail_of_head":  # per head: the part of the key without positions, then the value
+            return projected.unflatten(-1, (n_kv, -1))[..., -d_value:]
+        case "middle_of_quarter":  # four parts, each with its heads' queries, values and keys
+            parts = projected.unflatten(-1, (4, 3, -1))[..., 1, :]
+            return parts.flatten(-2).unflatten(-1, (n_kv, d_value))
         case other:
-            raise AssertionError(f"unknown place of W_V: {other}")
-    return rows.detach().float().flatten(1).norm(dim=1)
+            raise AssertionError(f"unknown place of the value: {other}")
 
 
-def _input_width(projection: nn.Module) -> int:
-    weight = projection.get_parameter("weight")
-    return weight.shape[0] if _is_conv1d(projection) else weight.shape[1]
+def value_weight_norms(anatomy: Anatomy, layer: int) -> Tensor:
+    """‖W_V^h‖_F per key/value head, (H_kv,) float32: the largest a value's gain can be, over all directions.
+
+    Where values are made from a compressed latent (DeepSeek), W_V is the matrix that expands it.
+    """
+    per_head = values_in(anatomy, _matrix(anatomy.value_projections[layer]))  # (in, H_kv, d_v)
+    return per_head.norm(dim=(0, 2))
+
+
+def _matrix(projection: nn.Module) -> Tensor:
+    """A projection's weight as (in, out), float32."""
+    weight = projection.get_parameter("weight").detach().float()
+    return weight if _is_conv1d(projection) else weight.T
+
+
+def _width(projection: nn.Module, side: int) -> int:
+    """What a projection takes (side 0) or puts out (side 1)."""
+    shape = projection.get_parameter("weight").shape
+    return shape[side] if _is_conv1d(projection) else shape[1 - side]
+
+
+def _n_kv_heads(family: Family, width: int, n_heads: int, d_value: int) -> int:
+    """Key/value heads, from the width of what makes the values: configurations name them in many ways."""
+    if family.layout == "own":
+        return width // d_value
+    return n_heads if family.layout == "tail_of_head" else (width // d_value - n_heads) // 2
 
 
 def _is_conv1d(projection: nn.Module) -> bool:
@@ -232,6 +223,9 @@ def _is_conv1d(projection: nn.Module) -> bool:
 
 
 def _windows(config: Any, n_layers: int) -> tuple[int | None, ...]:
+    local = getattr(config, "attention_layers", None)  # GPT-Neo
+    if local is not None:
+        return tuple(config.window_size if kind == "local" else None for kind in local)
     window = getattr(config, "sliding_window", None)
     kinds = getattr(config, "layer_types", None)
     if kinds is None:  # without a list of kinds the window, if any, holds in every layer (Mistral)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from storage.errors import ModelError, UsageError
 from tasks.models.families import Anatomy, anatomy_of, family_of
 from tasks.models.sources import ModelSource, has_tokenizer, model_digest, read_config, resolve, tokenizer_digest
+from tasks.models.table import FALLBACK, INTERFACE, Family
 
 if TYPE_CHECKING:
     import torch
@@ -46,6 +47,8 @@ class LoadedModel:
     source: ModelSource
     device: str
     dtype: str
+    way: str = INTERFACE
+    """interface | fallback: how the tap reaches its attention in this version of transformers."""
 
     @property
     def name(self) -> str:
@@ -92,21 +95,19 @@ def load_tokenizer(source: ModelSource) -> Any:
 
 
 def load_model(source: ModelSource, dtype: str = "float32", device: str = "auto") -> LoadedModel:
-    """Load the causal LM in eval mode with the tap attached, silently.
+    """Load the causal LM, or the encoder without a head, in eval mode with the tap attached, silently.
 
     Raises ModelError, before weights are read, where the family cannot be captured; and where weights are missing,
     damaged, or of another shape than the configuration says; UsageError for a dtype or device that is not there.
     """
-    family_of(read_config(source), where=source.name)
+    family = family_of(read_config(source), where=source.name)
     compute, place = torch_dtype(dtype), pick_device(device)
-    from transformers import AutoModelForCausalLM
-
-    from tasks.models.tap import NAME
-
-    options = {"attn_implementation": NAME, "dtype": compute, "local_files_only": True, "output_loading_info": True}
+    # eager first: some families raise KeyError for a name that is not their own
+    options = {"attn_implementation": "eager", "dtype": compute, "local_files_only": True, "output_loading_info": True}
     with _quiet():
         try:
-            model, info = AutoModelForCausalLM.from_pretrained(source.folder, **_gguf(source), **options)
+            auto, parts = _auto_class(family)
+            model, info = auto.from_pretrained(source.folder, **_gguf(source), **parts, **options)
         except Exception as error:  # transformers and the readers of weights raise families of their own
             remedy = "A GGUF file needs `pip install gguf accelerate`." if source.gguf_file else ""
             expected = "a model that transformers can load"
@@ -120,16 +121,28 @@ def load_model(source: ModelSource, dtype: str = "float32", device: str = "auto"
 
 
 def prepare(model: Any, source: ModelSource, *, dtype: str, device: str) -> LoadedModel:
-    """Attach the tap to a causal LM that is in memory already. Raises ModelError where its family is not supported."""
-    from tasks.models import tap
+    """Attach the tap to a model that is in memory already. Raises ModelError where its family is not supported."""
+    from tasks.models import fallback, tap
 
     anatomy = anatomy_of(model)
-    tap.eager_attention_of(type(anatomy.attentions[0]))
-    if model.config._attn_implementation != tap.NAME:
-        model.set_attn_implementation(tap.NAME)
+    way = INTERFACE if tap.reaches(type(anatomy.attentions[0])) else FALLBACK
+    wanted = tap.NAME if way == INTERFACE else "eager"
+    if model.config._attn_implementation != wanted:
+        model.set_attn_implementation(wanted)
     model.eval().requires_grad_(False)
-    tap.attach(model, anatomy)
-    return LoadedModel(model, anatomy, source, device, dtype)
+    tap.attach(anatomy)
+    if way == FALLBACK:
+        fallback.attach(anatomy, clip=getattr(getattr(model.config, "attn_config", None), "clip_qkv", None))
+    return LoadedModel(model, anatomy, source, device, dtype, way)
+
+
+def _auto_class(family: Family) -> tuple[Any, dict[str, Any]]:
+    """The class that loads a family, and what it is told: no pooling layer, which checkpoints of encoders may lack."""
+    import transformers
+
+    if family.causal:
+        return transformers.AutoModelForCausalLM, {}
+    return transformers.AutoModel, {} if family.model_type == "distilbert" else {"add_pooling_layer": False}
 
 
 def _check_rotary(written: dict[str, Any], read: Any, where: str) -> None:

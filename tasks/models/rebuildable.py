@@ -6,27 +6,24 @@ from collections.abc import Mapping
 from typing import Any
 
 from storage.errors import ModelError
+from tasks.models.table import FALLBACK, FAMILIES
 
 _DISTANCE = "ALiBi adds to each score a term for the distance, which neither query nor key holds"
 _INSIDE = "its attention is computed inside its own module, which shows the weights but not query and key"
 
-_REASONS: Mapping[str, str] = {
-    "bloom": _DISTANCE,
-    "mpt": _DISTANCE,
-    "falcon": _INSIDE,
-    "gpt_neo": _INSIDE,
-    "gptj": _INSIDE,
-    "codegen": _INSIDE,
-    "stablelm": _INSIDE,
-}
-"""By model_type: families outside transformers' attention interface, and those whose scores are more than q·k."""
+_ALIBI = ("bloom", "mpt")
 
 
 def why_not(config: Mapping[str, Any]) -> str | None:
     """Why attention of a model with this configuration cannot be rebuilt; None if it can."""
     if config.get("alibi") or (config.get("attn_config") or {}).get("alibi"):
         return _DISTANCE
-    return _REASONS.get(str(config.get("model_type")))
+    family = FAMILIES.get(str(config.get("model_type")))
+    if family is None:
+        return None
+    if family.model_type in _ALIBI:
+        return _DISTANCE
+    return _INSIDE if family.way == FALLBACK else None
 
 
 def require_rebuildable(config: Mapping[str, Any], where: str) -> None:

@@ -31,10 +31,9 @@ class Span:
     def stop(self) -> int:
         return self.start + self.length
 
-    @property
-    def entries(self) -> int:
-        """Entries of its causal triangle."""
-        return triangles.entries(self.length)
+    def entries(self, causal: bool) -> int:
+        """Weights kept of one head: its causal triangle, or all."""
+        return triangles.entries(self.length) if causal else self.length**2
 
 
 @dataclass
@@ -44,7 +43,7 @@ class _Layer:
     index: int
     probe: OutputProbe
     value: Tensor  # (B, H_kv, T, d_v)
-    attention: Tensor | None  # (H, Σ_d T_d (T_d + 1) / 2), in the stored dtype, where it is kept
+    attention: Tensor | None  # (H, Σ_d T_d (T_d + 1) / 2), or Σ_d T_d² where not causal, in the stored dtype; if kept
     columns: list[Tensor]  # per document (H, T, k + 1)
     seen: list[Tensor]  # per document (T, k)
     sums: list[Tensor]  # per document (H, T)
@@ -54,16 +53,17 @@ class _Layer:
     key: Tensor | None = None
     samples: list[RebuildSample] = field(default_factory=list)  # per document
     heads: Tensor | None = None  # (B, T, H, d_v)
-    checked: bool = False
+    output: Tensor | None = None  # (B, T, D): what W_O returned
 
 
 class BatchRecord:
     """Listens to one forward pass over a padded batch, and emits each layer's tensors as the layer ends.
 
     emit(layer, kind, tensor) gets CPU tensors without padding, documents one after the other: attention
-    (H, Σ T(T+1)/2) in the stored dtype, row-major lower triangles; query (N, H, d_qk) and key (N, H_kv, d_qk) in the
-    stored dtype; value (N, H_kv, d_v); output_input (N, H, d_v); residual (N, D) before each layer and, as layer L,
-    after the last; sink_mass (N, H) where the family has sinks. Of these, what `kept` says. Every layer is checked.
+    (H, Σ T(T+1)/2) in the stored dtype, row-major lower triangles, or (H, Σ T²) where it is not causal; query
+    (N, H, d_qk) and key (N, H_kv, d_qk) in the stored dtype; value (N, H_kv, d_v); output_input (N, H, d_v); residual
+    (N, D) before each layer and, as layer L, after the last; sink_mass (N, H) where the family has sinks. Of these,
+    what `kept` says. Every layer is checked.
     """
 
     def __init__(
@@ -80,7 +80,11 @@ class BatchRecord:
         self.anatomy, self.spans, self._emit_to = anatomy, tuple(spans), emit
         self.model_name, self.query_block, self.attention_dtype = model_name, query_block, attention_dtype
         self.kept, self.heard = kept, dict[int, Heard]()
-        self._layers = {id(module): layer for layer, module in enumerate(anatomy.attentions)}
+        self._layers: dict[int, list[int]] = {}
+        for layer, module in enumerate(anatomy.attentions):
+            self._layers.setdefault(id(module), []).append(layer)
+        self._entries = [span.entries(anatomy.causal) for span in self.spans]
+        self._ended = 0
         self._open: _Layer | None = None
         self._fired = [0] * anatomy.n_layers
         self._horizons: dict[int, tuple[Tensor, list[tuple[int, int, int, int]]]] = {}
@@ -88,7 +92,12 @@ class BatchRecord:
     # What the attention function calls.
 
     def layer_of(self, module: nn.Module) -> int | None:
-        return self._layers.get(id(module))
+        at = self._layers.get(id(module))
+        return None if at is None else self.next_of(at)
+
+    def next_of(self, layers: Sequence[int]) -> int:
+        """Of the layers that a module stands in, the one that is running: the first that has not ended."""
+        return next((layer for layer in layers if layer >= self._ended), layers[-1])
 
     def blocks(self, n_queries: int, n_keys: int, mask: Tensor | None) -> list[tuple[int, int, int, int]]:
         """(first query, end, first key, end) of each block; worked out once per mask, which the layers share."""
@@ -99,10 +108,14 @@ class BatchRecord:
         return self._horizons[id(mask)][1]
 
     def attention_begins(
-        self, layer: int, value: Tensor, *, query: Tensor, key: Tensor, options: Mapping[str, Any]
+        self, layer: int, value: Tensor, call: tuple[Tensor, Tensor, Mapping[str, Any]] | None = None
     ) -> None:
-        """A layer's attention is called with these: (B, H, T, d_qk), (B, H_kv, T, d_qk) and (B, H_kv, T, d_v)."""
-        self.heard[layer] = Heard.of(query, key, options)
+        """A layer's attention begins with its value (B, H_kv, T, d_v).
+
+        call: query (B, H, T, d_qk), key (B, H_kv, T, d_qk) and options, where the attention function shows them.
+        """
+        if call is not None:
+            self.heard[layer] = Heard.of(*call)
         self._fired[layer] += 1
         if self._fired[layer] > 1:
             self._breach_count(layer)
@@ -120,16 +133,15 @@ class BatchRecord:
         if self.anatomy.kind.sinks is not None:
             self._open.sink_mass = [torch.empty(n_heads, s.length, device=device) for s in self.spans]
             self._open.sink_slack = [torch.empty(n_heads, s.length, device=device) for s in self.spans]
-        if self.kept.has("query", layer):
-            self._open.query, self._open.key = query, key
+        if call is not None and self.kept.has("query", layer):
+            self._open.query, self._open.key = call[:2]
             self._open.samples = [RebuildSample(s.document, layer, s.length, n_heads, device) for s in self.spans]
 
     def _triangles(self, layer: int, device: torch.device) -> Tensor | None:
         """Where the layer's attention is packed, if it is kept."""
         if not self.kept.has("attention", layer):
             return None
-        n_entries = sum(span.entries for span in self.spans)
-        return torch.empty(self.anatomy.n_heads, n_entries, dtype=self.attention_dtype, device=device)
+        return torch.empty(self.anatomy.n_heads, sum(self._entries), dtype=self.attention_dtype, device=device)
 
     def attention_rows(self, start: int, first: int, weights: Tensor, *, q: Tensor, k: Tensor, scaling: float) -> None:
         """One block: weights (B, H, q, K) of queries from `start` and keys from `first`, and the q and k behind."""
@@ -144,12 +156,13 @@ class BatchRecord:
                 if self.anatomy.kind.sinks is not None:
                     q_rows, k_rows = q[i][:, in_block[0]], k[i][:, in_block[1]]
                     self._sink_rows(i, alpha, q_rows, k_rows, first_row=rows.start - span.start, scaling=scaling)
-            offset += span.entries
+            offset += self._entries[i]
 
     def _document_rows(self, i: int, alpha: Tensor, first_row: int, first_key: int, offset: int) -> None:
         """α (H, q, K) of one document's queries from `first_row` and keys from `first_key`: checked, seen, packed."""
         layer = self._layer()
-        selfcheck.check_order(alpha, first_row, first_key, self.anatomy.windows[layer.index], self._place(i))
+        if self.anatomy.causal:
+            selfcheck.check_order(alpha, first_row, first_key, self.anatomy.windows[layer.index], self._place(i))
         n_rows, n_keys = alpha.shape[-2:]
         projected = torch.matmul(alpha.float(), layer.columns[i][:, first_key : first_key + n_keys])  # (H, q, k + 1)
         layer.seen[i][first_row : first_row + n_rows] = projected[..., :-1].sum(dim=0)
@@ -160,9 +173,12 @@ class BatchRecord:
             return
         if first_key:
             alpha = nn.functional.pad(alpha, (first_key, 0))
-        end = first_row + n_rows
-        entries = slice(offset + triangles.entries(first_row), offset + triangles.entries(end))
-        triangles.pack_rows(alpha, first_row, self.spans[i].length, out=layer.attention[:, entries])
+        end, length = first_row + n_rows, self.spans[i].length
+        if self.anatomy.causal:
+            entries = slice(offset + triangles.entries(first_row), offset + triangles.entries(end))
+            triangles.pack_rows(alpha, first_row, length, out=layer.attention[:, entries])
+        else:
+            layer.attention[:, offset + first_row * length : offset + end * length] = alpha.flatten(1)
 
     def _sink_rows(self, i: int, alpha: Tensor, q: Tensor, k: Tensor, *, first_row: int, scaling: float) -> None:
         layer = self._layer()
@@ -177,25 +193,18 @@ class BatchRecord:
         if self._open is not None and self._open.index == layer:
             self._open.heads = heads.unflatten(-1, (self.anatomy.n_heads, self.anatomy.d_value))
 
-    def attention_ends(self, layer: int, output: Tensor) -> None:
-        """The checks of one layer, once the attention module has returned its output (B, T, D)."""
-        record = self._open
-        if record is None or record.index != layer or record.heads is None:
-            self._breach_count(layer)
-        for i, span in enumerate(self.spans):
-            place, rows = self._place(i), slice(span.start, span.stop)
-            selfcheck.check_finite(record.value[i, :, rows].transpose(0, 1), "value", place)
-            selfcheck.check_finite(output[i, rows], "attention output", place)
-            sink = (record.sink_mass[i], record.sink_slack[i]) if record.sink_mass else None
-            selfcheck.check_row_sums(record.sums[i], sink, output.dtype, place)
-            selfcheck.check_output(record.seen[i], output[i, rows], record.heads[i, rows], record.probe, place)
-        record.checked = True
+    def attention_output(self, layer: int, output: Tensor) -> None:
+        """What left the output projection, (B, T, D)."""
+        if self._open is not None and self._open.index == layer:
+            self._open.output = output
 
     def layer_ends(self, layer: int) -> None:
-        """Emit the layer."""
+        """Check the layer and emit it."""
         record = self._open
-        if record is None or record.index != layer or record.heads is None or not record.checked:
+        if record is None or record.index != layer or record.heads is None or record.output is None:
             self._breach_count(layer)
+        self._check(record, record.heads, record.output)
+        self._ended = layer + 1
         if record.attention is not None:
             self._emit(layer, "attention", record.attention)
         if record.query is not None and record.key is not None:
@@ -220,6 +229,15 @@ class BatchRecord:
             offset += span.length
         for kind, tensor in stored.items():
             self._emit(record.index, kind, tensor)
+
+    def _check(self, record: _Layer, heads: Tensor, output: Tensor) -> None:
+        for i, span in enumerate(self.spans):
+            place, rows = self._place(i), slice(span.start, span.stop)
+            selfcheck.check_finite(record.value[i, :, rows].transpose(0, 1), "value", place)
+            selfcheck.check_finite(output[i, rows], "attention output", place)
+            sink = (record.sink_mass[i], record.sink_slack[i]) if record.sink_mass else None
+            selfcheck.check_row_sums(record.sums[i], sink, output.dtype, place)
+            selfcheck.check_output(record.seen[i], output[i, rows], heads[i, rows], record.probe, place)
 
     def residual(self, layer: int, hidden: Tensor) -> None:
         """The residual stream (B, T, D) before layer `layer`."""
@@ -256,7 +274,7 @@ class BatchRecord:
             "the tap to fire once per attention layer, between the layer's hooks",
             f"{fired} times",
             Place(self.model_name, layer),
-            "The model must be loaded by load_model, and its code must go through the attention interface.",
+            "The model must be loaded by load_model, and its code must be that of its family in transformers.",
         )
 
 

@@ -13,13 +13,14 @@ from torch import Tensor
 
 from storage.errors import CorpusError, ModelError, UsageError
 from tasks.models import selfcheck, tap
-from tasks.models.families import max_positions
+from tasks.models.families import first_position, max_positions
 from tasks.models.kept import EVERYTHING, Kept
 from tasks.models.loading import LoadedModel, torch_dtype
 from tasks.models.rebuilding import Heard
 from tasks.models.record import BatchRecord, Emit, Span
 from tasks.models.scoring import token_nll
 from tasks.models.selfcheck import Place
+from tasks.models.table import FALLBACK
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,8 @@ def capture_batch(
     """Run the model once over documents of any lengths and emit each layer's tensors as the layer ends.
 
     token_ids: one integer array a document; documents: their numbers, for messages; emit: see BatchRecord. Returns
-    the negative log-likelihood of each token in nats, float32, one array (T,) a document, NaN at position 0.
+    the negative log-likelihood of each token in nats, float32, one array (T,) a document, NaN at position 0; of an
+    encoder, NaN everywhere.
     Raises CaptureCheckError when a capture-time identity is breached, CorpusError for an id outside the vocabulary or
     an empty document, ModelError for a document longer than the model's positions.
     """
@@ -80,6 +82,8 @@ def capture_batch(
         with tap.active(record):
             output = loaded.anatomy.body(**_inputs(loaded, token_ids, spans, width))
         record.finish()
+        if not loaded.anatomy.causal:  # what looks both ways predicts no next token
+            return [np.full(n, np.nan, dtype=np.float32) for n in lengths]
         ids = torch.from_numpy(np.concatenate(token_ids).astype(np.int64)).to(loaded.device)
         hidden = record.valid(output.last_hidden_state)
         nll = token_nll(loaded.model, loaded.anatomy, hidden, ids, lengths, body_output=type(output))
@@ -90,7 +94,17 @@ def capture_batch(
 
 
 def listen(loaded: LoadedModel) -> list[Heard]:
-    """What each layer's attention function is called with: one token goes through the model, and nothing is kept."""
+    """What each layer's attention function is called with: one token goes through the model, and nothing is kept.
+
+    Raises ModelError where the model's code computes attention inside its own modules.
+    """
+    if loaded.way == FALLBACK:
+        raise ModelError(
+            "a model whose attention function shows query and key, to rebuild attention from",
+            got=f"{loaded.anatomy.kind.name}, which computes attention inside its own module",
+            where=loaded.name,
+            remedy="Use --attention stored.",
+        )
     record = BatchRecord(
         loaded.anatomy,
         [Span(0, 0, 1)],
@@ -116,9 +130,20 @@ def _inputs(loaded: LoadedModel, token_ids: Sequence[np.ndarray], spans: Sequenc
         mask[row, span.start : span.stop] = 1
     inputs: dict[str, Tensor] = {"input_ids": ids, "attention_mask": mask}
     if "position_ids" in inspect.signature(loaded.anatomy.body.forward).parameters:
-        inputs["position_ids"] = (mask.cumsum(dim=1) - 1).clamp(min=0)
-    moved = {name: tensor.to(loaded.device) for name, tensor in inputs.items()}
-    return {**moved, "use_cache": False}
+        config: Any = loaded.model.config
+        inputs["position_ids"] = (mask.cumsum(dim=1) - 1).clamp(min=0) + first_position(config.to_dict())
+    elif loaded.anatomy.family == "distilbert" and any(span.start for span in spans):
+        # transformers 4.57 counts its positions from the start of the row, padding included
+        raise ModelError(
+            "positions that can be given to DistilBERT",
+            got="a transformers that counts padding as tokens",
+            where=loaded.name,
+            remedy="Use --padding right, or pip install 'transformers>=5'.",
+        )
+    moved: dict[str, Any] = {name: tensor.to(loaded.device) for name, tensor in inputs.items()}
+    options = {"use_cache": False} if loaded.anatomy.causal else {}
+    weights = {"output_attentions": True} if loaded.way == FALLBACK else {}  # else they are not returned
+    return {**moved, **options, **weights}
 
 
 def _check_documents(loaded: LoadedModel, token_ids: Sequence[np.ndarray], documents: Sequence[int]) -> None:

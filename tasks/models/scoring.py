@@ -49,14 +49,22 @@ class _Head:
 
     def __init__(self, model: Any, body: str, body_output: type) -> None:
         self._body = _Replay(body_output)
-        self._model = copy.copy(model)
-        self._model._modules = {**model._modules, body: self._body}
+        self._model = _with_part(model, body, self._body)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(n, D) → (n, V)."""
         self._body.hidden = hidden.unsqueeze(0)
         nothing = torch.zeros(1, len(hidden), dtype=torch.long, device=hidden.device)
         return self._model(input_ids=nothing, use_cache=False).logits[0]
+
+
+def _with_part(module: Any, path: str, part: nn.Module) -> Any:
+    """A copy of the module that shares every weight, with another part at the path."""
+    name, _, rest = path.partition(".")
+    changed = copy.copy(module)
+    inner = _with_part(module._modules[name], rest, part) if rest else part
+    changed._modules = {**module._modules, name: inner}
+    return changed
 
 
 class _Replay(nn.Module):

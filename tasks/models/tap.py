@@ -22,6 +22,8 @@ from storage.errors import ModelError
 from tasks.models.families import Anatomy
 from tasks.models.record import BatchRecord
 
+Eager = Callable[..., tuple[Tensor, Tensor]]
+
 NAME = "theodolite"
 
 _ACTIVE: ContextVar[BatchRecord | None] = ContextVar("theodolite_tap", default=None)
@@ -51,7 +53,7 @@ def attention(
     layer = None if record is None else record.layer_of(module)
     if record is None or layer is None:
         return eager(module, query, key, value, attention_mask, **options)[0], None
-    record.attention_begins(layer, value, query=query, key=key, options=options)
+    record.attention_begins(layer, value, (query, key, options))
     batch, n_heads, length, _ = query.shape
     heads = value.new_empty(batch, length, n_heads, value.shape[-1])
     for start, stop, first, last in record.blocks(length, key.shape[2], attention_mask):
@@ -65,65 +67,99 @@ def attention(
     return heads, None
 
 
-def eager_attention_of(attention_class: type) -> Callable[..., tuple[Tensor, Tensor]]:
+def reaches(attention_class: type) -> bool:
+    """Whether the class has a module-level eager attention, which the interface's function stands in for."""
+    return _eager_beside(attention_class) is not None
+
+
+def eager_attention_of(attention_class: type) -> Eager:
     """The `eager_attention_forward` of the model file that defines the class or the nearest one it inherits from."""
+    function = _eager_beside(attention_class)
+    if function is None:
+        raise ModelError(
+            "an attention class with an eager_attention_forward beside it",
+            got=f"{attention_class.__module__}.{attention_class.__name__}",
+        )
+    return function
+
+
+def _eager_beside(attention_class: type) -> Eager | None:
     for base in attention_class.__mro__:
-        function = getattr(sys.modules.get(base.__module__), "eager_attention_forward", None)
+        function: Eager | None = getattr(sys.modules.get(base.__module__), "eager_attention_forward", None)
         if function is not None:
             return function
-    raise ModelError(
-        "an attention class with an eager_attention_forward beside it",
-        got=f"{attention_class.__module__}.{attention_class.__name__}",
-    )
+    return None
 
 
-def attach(model: nn.Module, anatomy: Anatomy) -> None:
-    """Install the hooks that hand residual stream, output-projection input and module outputs to the active tap.
+def attach(anatomy: Anatomy) -> None:
+    """Install the hooks that hand residual stream, output-projection input and outputs to the active tap.
 
     They stay on the model and are silent unless a tap of this very anatomy is active in the thread that runs it, so
-    that several threads may run one model.
+    that several threads may run one model. A module that stands in several layers gets one hook of each kind.
     """
+    listening = listener(anatomy)
 
-    def listening() -> BatchRecord | None:
-        record = _ACTIVE.get()
-        return record if record is not None and record.anatomy is anatomy else None
+    def layer_enters(at: Sequence[int]) -> Callable[..., None]:
+        def hook(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            if (record := listening()) is not None and record.next_of(at) == 0:
+                record.residual(0, args[0] if args else kwargs["hidden_states"])
 
-    def layer_enters(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if (record := listening()) is not None:
-            record.residual(0, args[0] if args else kwargs["hidden_states"])
+        return hook
 
-    def projection_enters(layer: int) -> Callable[[nn.Module, tuple[Any, ...]], None]:
+    def projection_enters(at: Sequence[int]) -> Callable[..., None]:
         def hook(_module: nn.Module, args: tuple[Any, ...]) -> None:
             if (record := listening()) is not None:
-                record.projection_input(layer, args[0])
+                record.projection_input(record.next_of(at), args[0])
 
         return hook
 
-    def attention_ends(layer: int) -> Callable[[nn.Module, Any, Any], None]:
+    def output_leaves(at: Sequence[int]) -> Callable[..., None]:
         def hook(_module: nn.Module, _args: Any, output: Any) -> None:
             if (record := listening()) is not None:
-                record.attention_ends(layer, _first(output))
+                record.attention_output(record.next_of(at), _first(output))
 
         return hook
 
-    def layer_ends(layer: int) -> Callable[[nn.Module, Any, Any], None]:
+    def layer_ends(at: Sequence[int]) -> Callable[..., None]:
         def hook(_module: nn.Module, _args: Any, output: Any) -> None:
             if (record := listening()) is not None:
+                layer = record.next_of(at)
                 record.layer_ends(layer)
                 record.residual(layer + 1, _first(output))
 
         return hook
 
-    anatomy.layers[0].register_forward_pre_hook(layer_enters, with_kwargs=True)
-    for layer in range(anatomy.n_layers):
-        anatomy.output_projections[layer].register_forward_pre_hook(projection_enters(layer))
-        anatomy.attentions[layer].register_forward_hook(attention_ends(layer))
-        anatomy.layers[layer].register_forward_hook(layer_ends(layer))
+    leaves = anatomy.attentions if anatomy.kind.returns == "projection" else anatomy.output_projections
+    for module, at in places(anatomy.layers):
+        module.register_forward_pre_hook(layer_enters(at), with_kwargs=True)
+        module.register_forward_hook(layer_ends(at))
+    for module, at in places(anatomy.output_projections):
+        module.register_forward_pre_hook(projection_enters(at))
+    for module, at in places(leaves):
+        module.register_forward_hook(output_leaves(at))
+
+
+def listener(anatomy: Anatomy) -> Callable[[], BatchRecord | None]:
+    """Gives the tap that is active in the calling thread, if it is one of this anatomy."""
+
+    def listening() -> BatchRecord | None:
+        record = _ACTIVE.get()
+        return record if record is not None and record.anatomy is anatomy else None
+
+    return listening
+
+
+def places(modules: Sequence[nn.Module]) -> Iterator[tuple[nn.Module, tuple[int, ...]]]:
+    """Each module once, with the layers it stands in."""
+    at: dict[nn.Module, list[int]] = {}
+    for layer, module in enumerate(modules):
+        at.setdefault(module, []).append(layer)
+    return ((module, tuple(layers)) for module, layers in at.items())
 
 
 def _first(output: Any) -> Tensor:
-    """A layer returns a tensor or, in some versions, a tuple that begins with it."""
-    return output[0] if isinstance(output, Sequence) else output
+    """A layer returns a tensor or, in some versions, a tuple; DistilBERT's begins with the weights, taken out."""
+    return next(part for part in output if part is not None) if isinstance(output, Sequence) else output
 
 
 # A name without a mask function would silently make attention acausal.

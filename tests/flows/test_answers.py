@@ -75,7 +75,11 @@ def test_docs_name_every_command_and_option(call: Call) -> None:
 def test_models_lists_families(call: Call) -> None:
     answer = call("models", "--json")
     known = {family["model_type"] for family in answer.content["models"]}
-    assert {"llama", "gpt_neox", "gpt2"} <= known
+    assert {"llama", "gpt_neox", "gpt2", "falcon", "bert"} <= known
+    ways = {family["model_type"]: family["way"] for family in answer.content["models"]}
+    assert (ways["llama"], ways["bloom"]) == ("interface", "fallback")
+    refused = {family["model_type"]: family["reason"] for family in answer.content["refused"]}
+    assert refused["mamba"] == "its layers have no attention matrix" and not known & set(refused)
     assert answer.content["exit"] == 0
     assert "gpt_neox" in answer.err  # the table goes beside the object
 

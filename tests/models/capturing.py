@@ -53,54 +53,59 @@ def capture(loaded: LoadedModel, ids: Sequence[np.ndarray], **settings: Any) -> 
         pieces = [emitted.pop((layer, kind)).split(lengths) for layer in range(layers)]
         return [[piece[d] for piece in pieces] for d in range(len(lengths))]
 
-    packed = [
-        emitted.pop((layer, "attention")).split([triangles.entries(n) for n in lengths], dim=1)
-        for layer in range(n_layers)
-    ]
+    causal = loaded.anatomy.causal
+    entries = [triangles.entries(n) if causal else n * n for n in lengths]
+    packed = [emitted.pop((layer, "attention")).split(entries, dim=1) for layer in range(n_layers)]
+
+    def square(attention: Tensor, n: int) -> Tensor:
+        return triangles.unpack(attention) if causal else attention.reshape(-1, n, n)
+
     kinds = [cut(k, n_layers + (k == "residual")) for k in ("value", "output_input", "residual", "sink_mass")]
     assert not emitted, f"left over: {sorted(emitted)}"
     return [
-        Document([triangles.unpack(layer[d]) for layer in packed], *(k[d] for k in kinds), torch.from_numpy(nll[d]))
-        for d in range(len(lengths))
+        Document([square(layer[d], n) for layer in packed], *(k[d] for k in kinds), torch.from_numpy(nll[d]))
+        for d, n in enumerate(lengths)
     ]
 
 
 @dataclass
 class Plain:
-    """The plain eager model on one document: logits (T, V), lists over layers of attention (H, T, T), hidden states
-    (T, D) and what the attention module returned (T, D)."""
+    """The plain eager model on one document: logits (T, V), of an encoder its last hidden state (T, D); lists over
+    layers of attention (H, T, T), hidden states (T, D) and what the output projection returned (T, D)."""
 
     logits: Tensor
     attentions: list[Tensor]
     hidden_states: list[Tensor]
-    attention_outputs: list[Tensor]
+    projected: list[Tensor]
 
 
-def plain(model: nn.Module, attentions: Sequence[nn.Module], ids: np.ndarray) -> Plain:
+def plain(model: nn.Module, projections: Sequence[nn.Module], ids: np.ndarray, *, causal: bool = True) -> Plain:
     outputs: list[Tensor] = []
-    hooks = [a.register_forward_hook(lambda _m, _a, out: outputs.append(out[0][0])) for a in attentions]
-    batch = torch.from_numpy(ids.astype(np.int64))[None]
+    once = dict.fromkeys(projections)  # an encoder may run one module in several layers
+    hooks = [p.register_forward_hook(lambda _m, _a, out: outputs.append(out[0])) for p in once]
     with torch.inference_mode():
-        out: Any = model(
-            batch,
-            attention_mask=torch.ones_like(batch),
-            output_attentions=True,
-            output_hidden_states=True,
-            use_cache=False,
-        )
+        out: Any = model(**inputs(ids, causal), output_attentions=True, output_hidden_states=True)
     for hook in hooks:
         hook.remove()
-    assert len(out.attentions) == len(attentions)
-    return Plain(out.logits[0], [a[0] for a in out.attentions], [h[0] for h in out.hidden_states], outputs)
+    assert len(out.attentions) == len(projections)
+    last = out.logits[0] if causal else out.last_hidden_state[0]
+    return Plain(last, [a[0] for a in out.attentions], [h[0] for h in out.hidden_states], outputs)
+
+
+def inputs(ids: np.ndarray, causal: bool) -> dict[str, Any]:
+    """One document as a model takes it, without a cache."""
+    batch = torch.from_numpy(ids.astype(np.int64))[None]
+    return {"input_ids": batch, "attention_mask": torch.ones_like(batch), **({"use_cache": False} if causal else {})}
 
 
 def plain_of(loaded: LoadedModel, ids: np.ndarray) -> Plain:
     """The same weights under transformers' own eager attention."""
+    anatomy, tapped = loaded.anatomy, loaded.model.config._attn_implementation
     loaded.model.set_attn_implementation("eager")
     try:
-        return plain(loaded.model, loaded.anatomy.attentions, ids)
+        return plain(loaded.model, anatomy.output_projections, ids, causal=anatomy.causal)
     finally:
-        loaded.model.set_attn_implementation("theodolite")
+        loaded.model.set_attn_implementation(tapped)
 
 
 def nll_of(logits: Tensor, ids: np.ndarray) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+import transformers
 
 from storage.errors import CorpusError, ModelError, UsageError
 from tasks.models.run import TapSettings
@@ -16,11 +17,16 @@ from tests.models.capturing import assert_near, capture, tiny
 @pytest.mark.parametrize("name", NAMES)
 def test_a_padded_batch_equals_its_documents_alone(name: str, padding: str) -> None:
     loaded, ids = tiny(name), tokens(13, 29, 1, 7)
+    if (name, padding) == ("distilbert", "left") and int(transformers.__version__.split(".")[0]) < 5:
+        with pytest.raises(ModelError, match=r"positions that can be given to DistilBERT.*--padding right"):
+            capture(loaded, ids, padding=padding)
+        return
     together = capture(loaded, ids, padding=padding)
     for document, got in zip(ids, together, strict=True):
         alone = capture(loaded, [document])[0]
         assert len(got.nll) == len(document) and torch.isnan(got.nll[0])
-        assert_near(got.nll[1:], alone.nll[1:])
+        if loaded.anatomy.causal:
+            assert_near(got.nll[1:], alone.nll[1:])
         for kind in ("attention", "value", "output_input", "residual", "sink_mass"):
             for a, b in zip(getattr(got, kind), getattr(alone, kind), strict=True):
                 assert_near(a, b)

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from tasks.models import scoring
-from tests.families import NAMES, VOCABULARY, tokens
+from tests.families import DECODERS, VOCABULARY, tokens
 from tests.models.capturing import assert_near, capture, nll_of, plain_of, tiny
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", DECODERS)
 def test_nll_is_the_cross_entropy_of_the_plain_models_logits(name: str) -> None:
     loaded, ids = tiny(name), tokens(29, 5)
     for document, got in zip(ids, capture(loaded, ids), strict=True):

@@ -12,8 +12,9 @@ from storage.errors import ModelError
 from tasks.models import tap
 from tasks.models.families import output_weights
 from tasks.models.record import BatchRecord, Span
-from tests.families import NAMES, tokens
-from tests.models.capturing import assert_near, capture, plain_of, tiny
+from tasks.models.table import FALLBACK
+from tests.families import DECODERS, ENCODERS, NAMES, tokens
+from tests.models.capturing import assert_near, capture, inputs, plain_of, tiny
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -27,11 +28,13 @@ def test_tapped_logits_are_the_plain_models(name: str) -> None:
         query_block=8,
         attention_dtype=torch.float32,
     )
-    batch = torch.from_numpy(ids).long()[None]
+    asked = {"output_attentions": True} if loaded.way == FALLBACK else {}
     with torch.inference_mode(), tap.active(record):
-        logits = loaded.model(batch, attention_mask=torch.ones_like(batch), use_cache=False).logits[0]
+        out = loaded.model(**inputs(ids, loaded.anatomy.causal), **asked)
     record.finish()
-    assert_near(logits, plain_of(loaded, ids).logits)
+    assert not any(weights is not None for weights in out.get("attentions") or ()), "weights accumulated"
+    last = out.logits if loaded.anatomy.causal else out.last_hidden_state
+    assert_near(last[0], plain_of(loaded, ids).logits)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -42,8 +45,9 @@ def test_attention_and_residual_are_what_the_plain_model_reports(name: str) -> N
         assert_near(got.attention[layer], attention)
         assert_near(got.residual[layer], want.hidden_states[layer])
     # transformers reports the last hidden state after the final norm, the capture before it
-    norm = [m for n, m in loaded.anatomy.body.named_children() if "norm" in n or n == "ln_f"][-1]
-    assert_near(norm(got.residual[-1]), want.hidden_states[-1])
+    last = [m for n, m in loaded.anatomy.body.named_children() if "norm" in n or n in ("ln_f", "project_out")][-1:]
+    assert bool(last) is loaded.anatomy.causal
+    assert_near(last[0](got.residual[-1]) if last else got.residual[-1], want.hidden_states[-1])
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -57,10 +61,10 @@ def test_weights_values_and_projection_give_the_attentions_output_in_float64(nam
         heads = torch.einsum("hqk,khd->qhd", got.attention[layer].double(), value)
         output = torch.einsum("qhd,hdm->qm", heads, w_o.double()) + (0 if bias is None else bias.double())
         assert_near(heads, got.output_input[layer].double())
-        assert_near(output, want.attention_outputs[layer].double())
+        assert_near(output, want.projected[layer].double())
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", DECODERS)
 def test_attention_is_causal_and_keeps_to_the_window(name: str) -> None:
     loaded, ids = tiny(name), tokens(29)[0]
     query, key = torch.arange(29)[:, None], torch.arange(29)[None, :]
@@ -73,7 +77,14 @@ def test_attention_is_causal_and_keeps_to_the_window(name: str) -> None:
         assert (want.attentions[layer][:, seen] > 0).all() and (attention[:, seen] > 0).all()
 
 
-@pytest.mark.parametrize("name", ["gemma2", "mistral-window", "gpt_oss"])
+@pytest.mark.parametrize("name", ENCODERS)
+def test_an_encoder_sees_every_token_of_its_document(name: str) -> None:
+    got = capture(tiny(name), tokens(29, 7))
+    assert all((attention > 0).all() for document in got for attention in document.attention)
+    assert all(torch.isnan(document.nll).all() for document in got)
+
+
+@pytest.mark.parametrize("name", ["gemma2", "mistral-window", "gpt_oss", "gpt_neo", "cohere2", "olmo3"])
 def test_windows_are_declared(name: str) -> None:
     assert any(window is not None for window in tiny(name).anatomy.windows)
 
@@ -96,17 +107,17 @@ def test_rows_sum_to_one_without_sinks(name: str) -> None:
         assert_close(attention.sum(-1), torch.ones(attention.shape[:2]), atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt2", "gemma2", "gpt_oss"])
+@pytest.mark.parametrize("name", ["llama", "gpt2", "gemma2", "gpt_oss", "bloom"])
 @pytest.mark.parametrize("block", [1, 5, 64])
 def test_any_block_of_queries_gives_the_same(name: str, block: int) -> None:
-    loaded, ids = tiny(name), tokens(29)
+    loaded, ids = tiny(name), tokens(29, 5)
     got, want = capture(loaded, ids, query_block=block)[0], capture(loaded, ids, query_block=29)[0]
     for a, b in zip(got.attention, want.attention, strict=True):
         assert_near(a, b)
     assert_near(got.nll[1:], want.nll[1:])
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt_neox", "gemma2", "gpt_oss", "gpt2"])
+@pytest.mark.parametrize("name", ["llama", "gpt_neox", "gemma2", "gpt_oss", "gpt2", "falcon-40b"])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_half_precision_models_are_captured(name: str, dtype: str) -> None:
     loaded, ids = tiny(name, dtype=dtype), tokens(29)[0]
