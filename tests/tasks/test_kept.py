@@ -185,7 +185,7 @@ def test_the_plan_shows_both_ways_and_auto_takes_the_smaller(base: CaptureSettin
 
 
 def test_estimates_of_chosen_parts_by_hand() -> None:
-    shape = ConfigShape(30, 9, 3, 576, 64, 64, 3, 1536, 49152, 8192, True)
+    shape = ConfigShape(30, 9, 3, 576, 64, 64, 3, 1536, 49152, 8192, True, True, "interface")
     chosen = Chosen.of({"attention": "rebuilt", "store_dtype": "float32,residual=float16", "layers": "0-4,8"})
     found = stored_bytes(shape, [512, 100], chosen)
     assert found["query"] == 6 * 612 * 9 * 64 * 4 and found["key"] == 6 * 612 * 3 * 64 * 4
@@ -222,8 +222,8 @@ def test_layers_beyond_the_models_are_refused(base: CaptureSettings, tmp_path: P
 def test_a_family_that_cannot_be_rebuilt_is_refused_before_any_work(
     base: CaptureSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tasks.models.rebuildable._REASONS", {"gpt_neox": "it turns"})
-    with pytest.raises(ModelError, match="rebuilt from query and key, got 'gpt_neox': it turns, in sample"):
+    monkeypatch.setattr("tasks.models.rebuildable._ALIBI", ("gpt_neox",))
+    with pytest.raises(ModelError, match=r"rebuilt from query and key, got 'gpt_neox': ALiBi adds .*, in sample"):
         prepare_capture(replace(base, attention="rebuilt"), str(tmp_path / "runs"))
     assert not (tmp_path / "runs").exists()
     plan = plan_capture(replace(base, attention="auto", window=128), str(tmp_path))
