@@ -75,7 +75,7 @@ connection, capture = connect(open_runs("runs"), tables()), "{}"
 
 
 def test_make_targets_of_the_docs_exist() -> None:
-    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = {line.split()[1] for line in commands("make")}
     assert {"demo", "test"} <= named <= targets
 
