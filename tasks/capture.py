@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from storage.errors import ForeignStore
 from storage.layout import under
 from storage.manifest import placed
 from storage.tensors import Chunk, ShardWriter, StoreShape, model_moves, write_model
@@ -19,7 +18,7 @@ from tasks.models.kept import Kept
 from tasks.models.loading import LoadedModel, load_model, pick_device
 from tasks.models.rebuilding import rebuild_of, sink_logits
 from tasks.models.run import TapSettings, capture_batch, listen
-from tasks.models.sources import model_digest, resolve
+from tasks.models.sources import resolve_captured
 from tasks.planning import read_windows
 from tasks.prepared import Prepared
 from tasks.progress import Progress, emit
@@ -64,16 +63,8 @@ def _publish_shard(prepared: Prepared, shard: int, compute: Any) -> bool:
 
 @lru_cache(maxsize=1)
 def _load(name: str, dtype: str, device: str, digest: str) -> LoadedModel:
-    source = resolve(name)
-    found = model_digest(source)
-    if found != digest:
-        raise ForeignStore(
-            f"the model that was captured (digest {digest[:12]})",
-            got=f"one of digest {found[:12]}",
-            where=name,
-            remedy="The model's files changed since the capture was prepared; run again to capture the new ones.",
-        )
-    return load_model(source, dtype, device)
+    remedy = "The model's files changed since the capture was prepared; run again to capture the new ones."
+    return load_model(resolve_captured(name, digest, remedy), dtype, device)
 
 
 def _loaded(prepared: Prepared) -> LoadedModel:

@@ -115,10 +115,6 @@ class Windows:
         for group in range(len(self._ends)):
             yield self._read(group)
 
-    def to_pylist(self) -> list[dict[str, Any]]:
-        """All rows at once: for a small corpus."""
-        return [row for group in self.groups() for row in group.to_pylist()]
-
     def to_pydict(self) -> dict[str, list[Any]]:
         """All columns at once: for a small corpus."""
         return {name: [v for group in self.groups() for v in group[name].to_pylist()] for name in WINDOWS.schema.names}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from storage.errors import ForeignStore, ModelError, UsageError
-from tasks.models.sources import ModelSource, model_digest, resolve
+from tasks.models.sources import ModelSource, resolve_captured
 from tasks.prepared import Prepared
 from tasks.progress import Progress, emit
 
@@ -97,18 +97,9 @@ def _source(prepared: Prepared) -> ModelSource | str:
     """The model's files, or why there are none. Raises ForeignStore where they are not those that were captured."""
     name, digest = prepared.settings["model"], prepared.record["ingredients"]["model_digest"]
     try:
-        source = resolve(name)
+        return resolve_captured(name, digest, "Its files changed since; --documents 0 verifies without the model.")
     except (ModelError, UsageError) as error:
         return f"nothing is run again, the model is not there any more: {error}"
-    found = model_digest(source)
-    if found != digest:
-        raise ForeignStore(
-            f"the model that was captured (digest {digest[:12]})",
-            got=f"one of digest {found[:12]}",
-            where=name,
-            remedy="Its files changed since; --documents 0 verifies without the model.",
-        )
-    return source
 
 
 def _short_enough(prepared: Prepared, store: ActivationStore, shards: Iterable[int]) -> tuple[list[int], int]:

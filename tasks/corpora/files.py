@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path, PurePath, PurePosixPath
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, cast
 
 from storage.errors import CorpusError, UsageError
 from tasks.corpora import hub, objects
@@ -16,6 +16,9 @@ from tasks.corpora.folders import matching, walk
 from tasks.corpora.hub import HubDataset
 from tasks.corpora.objects import StoredObject
 from tasks.corpora.topics import PYTHON_TOPICS, python_topics
+
+if TYPE_CHECKING:
+    import io
 
 KINDS = {
     ".txt": "text",
@@ -197,11 +200,6 @@ def _file(path: PurePath, name: str, origin: StoredObject | None = None) -> Corp
     return CorpusFile(path, name, kind, compression, origin)
 
 
-def corpus_digest(paths: Sequence[str], field: str | None) -> str:
-    """`files_digest` of the files that the names stand for."""
-    return files_digest(expand(paths), field)
-
-
 def files_digest(files: Sequence[CorpusFile], field: str | None) -> str:
     """SHA-256 (64 hex digits) of what a corpus says: every file's bytes and kind in reading order, and the field.
 
@@ -230,7 +228,7 @@ def _content_digest(file: CorpusFile) -> bytes:
 def _bytes_digest(file: CorpusFile) -> bytes:
     try:
         with file.open() as stream:
-            return hashlib.file_digest(stream, "sha256").digest()  # type: ignore[arg-type]
+            return hashlib.file_digest(cast("io.BufferedReader", stream), "sha256").digest()
     except OSError as error:
         raise unreadable(file, error) from error
 

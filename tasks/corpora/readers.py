@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from storage.errors import UnknownName
 from tasks.corpora.conllu import read_conllu
-from tasks.corpora.files import CorpusFile, corpus_digest, expand
+from tasks.corpora.files import CorpusFile, expand
 from tasks.corpora.lines import read_chunks
 from tasks.corpora.pieces import PIECE, pieces
 from tasks.corpora.rows import DEFAULT_FIELD, read_dataset, read_jsonl, read_parquet
 from tasks.corpora.topics import PYTHON_TOPICS, python_topics
 
-__all__ = ["PYTHON_TOPICS", "Text", "corpus_digest", "read_files", "read_texts"]
+__all__ = ["PYTHON_TOPICS", "Text", "read_files", "read_texts"]
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from tasks.progress import Progress, emit
 
@@ -42,7 +42,7 @@ class Ranges(io.RawIOBase):
         self._at = max(0, origin + offset)
         return self._at
 
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+    def readinto(self, buffer: Any) -> int:
         stop = min(self._at + len(buffer), self._size)
         if stop <= self._at:
             return 0
@@ -92,5 +92,5 @@ def opened(file: CorpusFile) -> Iterator[BinaryIO]:
     size = file.size()
     with file.open() as source:
         told = _Told(source, size)
-        yield told  # type: ignore[misc]
+        yield cast("BinaryIO", told)
         told.all_told()

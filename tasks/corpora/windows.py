@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -68,17 +68,6 @@ class Document:
     """Position of its first token (BOS aside) among the tokens of that text."""
 
 
-@dataclass(frozen=True)
-class WindowResult:
-    """The documents of a corpus, in corpus order, and what was left out of them."""
-
-    documents: list[Document]
-    left_out: dict[str, int] = field(default_factory=lambda: {TOO_SHORT: 0})
-    """Reason → windows left out."""
-    n_texts: int = 0
-    """Texts read; reading ends where the cap is reached."""
-
-
 class WindowStream:
     """The documents of a corpus, cut as they are asked for; `left_out` and `n_texts` say what was read so far.
 
@@ -95,7 +84,16 @@ class WindowStream:
         vocab_size: int,
         encode_adds: bool | None = None,
     ) -> None:
-        """Arguments and errors are those of `windows`."""
+        """Cut every text into windows; a window never spans two texts.
+
+        encode: text → token ids.
+        bos_id: the id of the BOS token; None if the tokenizer has none.
+        adds_bos: whether the tokenizer puts it in front of a text.
+        vocab_size: ids are below this.
+        encode_adds: whether `encode` puts it there; by default as `adds_bos` says.
+        Raises UsageError (settings; a BOS token wanted where there is none). While cutting: CorpusError (no text, no
+        document of two tokens, an id that is no token of the model).
+        """
         self._texts, self._settings = texts, settings.check()
         self._bos = _bos_of(settings, bos_id, adds_bos)
         encode_adds = adds_bos if encode_adds is None else encode_adds
@@ -169,29 +167,6 @@ class WindowStream:
         known = digest in self._digests
         self._digests.add(digest)
         return known
-
-
-def windows(
-    texts: Iterable[Text],
-    encode: Callable[[str], list[int]],
-    settings: WindowSettings,
-    bos_id: int | None,
-    adds_bos: bool,
-    vocab_size: int,
-    encode_adds: bool | None = None,
-) -> WindowResult:
-    """Cut every text into windows; a window never spans two texts.
-
-    encode: text → token ids.
-    encode_adds: whether it puts the BOS token that the tokenizer adds in front of them; by default as `adds_bos` says.
-    bos_id: the id of that token; None if the tokenizer has none.
-    adds_bos: whether the tokenizer puts it in front of a text.
-    vocab_size: ids are below this.
-    Raises: UsageError (settings; a BOS token wanted where there is none), CorpusError (no text, no document of two
-    tokens, an id that is no token of the model).
-    """
-    stream = WindowStream(texts, encode, settings, bos_id, adds_bos, vocab_size, encode_adds)
-    return WindowResult(list(stream), stream.left_out, stream.n_texts)
 
 
 def _bos_of(settings: WindowSettings, bos_id: int | None, adds_bos: bool) -> int | None:

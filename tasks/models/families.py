@@ -141,7 +141,8 @@ def anatomy_of(model: nn.Module) -> Anatomy:
 def _body(model: nn.Module, family: Family, where: str) -> nn.Module:
     """The causal LM without its head, or the encoder itself."""
     base = getattr(model, family.layers.split(".")[0], None)
-    headless = model.get_output_embeddings() is None  # type: ignore[operator]
+    lm: Any = model
+    headless = lm.get_output_embeddings() is None
     if base is None or headless is family.causal:
         wanted = "a causal LM" if family.causal else "an encoder without a head"
         raise ModelError(f"{wanted} of the family {family.name}", got=type(model).__name__, where=where)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from storage.errors import ModelError, UsageError
+from storage.errors import ForeignStore, ModelError, UsageError
 from storage.keys import digest, file_digest
 from tasks.models.gguf import gguf_config
 
@@ -92,6 +92,16 @@ def read_config(source: ModelSource) -> dict[str, Any]:
 def model_digest(source: ModelSource) -> str:
     """SHA-256 over names and bytes of config.json and the weights: all that can change what the model computes."""
     return digest({name: file_digest(source.path(name)) for name in _model_files(source)})
+
+
+def resolve_captured(name: str, digest: str, remedy: str) -> ModelSource:
+    """The files of the model that was captured. Raises ForeignStore, with the remedy, where they changed since."""
+    source = resolve(name)
+    found = model_digest(source)
+    if found != digest:
+        expected = f"the model that was captured (digest {digest[:12]})"
+        raise ForeignStore(expected, got=f"one of digest {found[:12]}", where=name, remedy=remedy)
+    return source
 
 
 def tokenizer_digest(source: ModelSource) -> str | None:

@@ -13,7 +13,8 @@ import pytest
 import zstandard
 
 from storage.errors import CorpusError
-from tasks.corpora.readers import corpus_digest, read_texts
+from tasks.corpora.readers import read_texts
+from tests.corpora.cutting import corpus_digest
 
 
 def fails(path: Path, data: bytes, pattern: str) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from storage.errors import CorpusError, UsageError
-from tasks.corpora.files import KINDS, corpus_digest, expand
+from tasks.corpora.files import KINDS, expand
+from tests.corpora.cutting import corpus_digest
 
 
 @pytest.fixture

@@ -11,9 +11,10 @@ import pytest
 
 from storage.errors import CorpusError, UnknownName, UsageError
 from tasks.corpora import hub
-from tasks.corpora.files import corpus_digest, expand
+from tasks.corpora.files import expand
 from tasks.corpora.hub import HubDataset, parse
 from tasks.corpora.readers import read_texts
+from tests.corpora.cutting import corpus_digest
 
 
 class Stream:

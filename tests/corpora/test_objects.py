@@ -15,11 +15,12 @@ import pytest
 
 from storage.errors import CorpusError, UsageError
 from tasks.corpora import objects
-from tasks.corpora.files import corpus_digest, expand
+from tasks.corpora.files import expand
 from tasks.corpora.objects import ObstoreBucket, find
 from tasks.corpora.readers import read_texts
 from tasks.corpora.streams import Ranges
 from tasks.progress import Progress, listening
+from tests.corpora.cutting import corpus_digest
 
 KEYS = {
     "data/b/rows.jsonl.gz": gzip.compress(b'{"text": "four"}\n{"text": "five"}\n'),

@@ -13,9 +13,10 @@ from tasks.corpora import pieces as module
 from tasks.corpora.files import expand
 from tasks.corpora.pieces import context, pieces
 from tasks.corpora.readers import Text, read_files, read_texts
-from tasks.corpora.windows import WindowResult, WindowSettings, windows
+from tasks.corpora.windows import WindowSettings
 from tasks.models.sources import resolve
 from tasks.tokenization import open_encoder
+from tests.corpora.cutting import Cut, windows
 
 CHUNKS = st.lists(st.text(alphabet="ab \n\t", max_size=30), max_size=12)
 
@@ -52,7 +53,7 @@ def test_windows_of_pieces_are_windows_of_the_text(
     texts = [Text("".join(map(str, part)), "a", more=i < len(parts) - 1) for i, part in enumerate(parts)]
     settings = WindowSettings(window, min(stride, window) if stride else None, "always")
 
-    def cut(given: list[Text]) -> WindowResult:
+    def cut(given: list[Text]) -> Cut:
         given = [*given, Text("12", "b")]
         return windows(given, lambda text: [0, *map(int, text)], settings, 0, True, 10)
 

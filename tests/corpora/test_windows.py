@@ -15,7 +15,8 @@ from tokenizers import Tokenizer
 
 from storage.errors import CorpusError, UnknownName, UsageError
 from tasks.corpora.readers import Text, read_texts
-from tasks.corpora.windows import TOO_SHORT, Document, WindowResult, WindowSettings, windows
+from tasks.corpora.windows import TOO_SHORT, Document, WindowSettings
+from tests.corpora.cutting import Cut, windows
 
 BOS, VOCABULARY = 0, 12
 DOCUMENTS = st.lists(st.lists(st.integers(0, VOCABULARY - 1), max_size=40), min_size=1, max_size=5)
@@ -30,7 +31,7 @@ def settings(draw: st.DrawFn) -> WindowSettings:
     return WindowSettings(window, stride, draw(POLICIES), draw(st.none() | st.integers(1, 20)))
 
 
-def run(ids: list[list[int]], chosen: WindowSettings, adds_bos: bool) -> WindowResult | None:
+def run(ids: list[list[int]], chosen: WindowSettings, adds_bos: bool) -> Cut | None:
     """The windows of texts whose tokens are these ids; None if nothing is left."""
     texts = [Text("".join(chr(65 + i) for i in text), str(n)) for n, text in enumerate(ids)]
 
@@ -56,7 +57,7 @@ def test_windows_are_runs_of_the_text_within_the_window(
     ids: list[list[int]], chosen: WindowSettings, adds_bos: bool
 ) -> None:
     wants = chosen.bos == "always" or (chosen.bos == "auto" and adds_bos)
-    for document in (run(ids, chosen, adds_bos) or WindowResult([])).documents:
+    for document in (run(ids, chosen, adds_bos) or Cut([], {}, 0)).documents:
         text = ids[int(document.source)]
         inside = content(document, text, wants)
         assert text[document.start : document.start + len(inside)] == inside

@@ -100,7 +100,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def test_every_command_and_option_is_documented() -> None:
     text = RUNNING.read_text()
-    for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
+    for name, command in typer.main.get_command(app).commands.items():
         assert f"theodolite {name}" in text, name
         for parameter in command.params:
             longest = max(parameter.opts, key=len)
@@ -117,6 +117,6 @@ def test_every_stage_and_parameter_is_documented() -> None:
 
 
 def test_commands_of_the_other_pages_are_known() -> None:
-    known = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    known = typer.main.get_command(app).commands
     for line in commands("theodolite"):
         assert line.split()[1] in known, line

@@ -177,7 +177,7 @@ def test_a_tap_that_fires_twice_is_caught() -> None:
         forward(*args, **kwargs)
         return forward(*args, **kwargs)
 
-    attention.forward = twice  # type: ignore[method-assign]
+    attention.forward = twice
     with pytest.raises(CaptureCheckError, match=r"got 2 times, in model tiny-llama, layer 1"):
         capture(loaded, tokens(8))
 

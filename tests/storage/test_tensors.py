@@ -111,7 +111,7 @@ def test_output_weights_come_back(fs: Filesystem, bias: bool) -> None:
     for layer in range(SHAPE.n_layers):
         weight, found = store.weights(layer)
         assert torch.equal(weight, weights()[layer])
-        assert (found is None) if not bias else torch.equal(found, biases()[layer])  # type: ignore[arg-type]
+        assert (found is None) if not bias else torch.equal(found, biases()[layer])
 
 
 lengths = st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=3), min_size=1, max_size=3)
@@ -133,7 +133,7 @@ def test_any_lengths_and_any_splitting_into_chunks_come_back(
     assert isinstance(group, zarr.Group)
     for (batch, layer, kind), tensor in shard.tensors.items():
         want = tensor.to(getattr(torch, dtype))
-        plain = group[f"batch-{batch:02d}/{kind}"][layer]  # type: ignore[index]
+        plain = group[f"batch-{batch:02d}/{kind}"][layer]
         bits = torch.from_numpy(np.asarray(plain).view(np.int16)).view(torch.bfloat16) if dtype == "bfloat16" else plain
         assert torch.equal(torch.as_tensor(bits), want)
         joined = [getattr(d, kind) for d in store.shard(0).layer(layer, (kind,))]
@@ -163,12 +163,12 @@ def test_the_limit_holds_for_every_chunk() -> None:
 def test_plain_zarr_opens_the_store_and_finds_its_axes_explained(fs: Filesystem) -> None:
     (shard,) = write_store(fs)
     group = zarr.open_group(fs.absolute(LAYOUT.store), mode="r")
-    assert group.attrs["shape"]["n_heads"] == 4  # type: ignore[index, call-overload]
+    assert group.attrs["shape"]["n_heads"] == 4
     assert dict(group["shards/00000"].attrs)["documents"] == [0, 1, 2]
     attention = group["shards/00000/batch-00/attention"]
     assert isinstance(attention, zarr.Array)
     assert attention.shape == (2, 4, 21)
-    assert attention.metadata.dimension_names == ("layer", "head", "entry")  # type: ignore[union-attr]
+    assert attention.metadata.dimension_names == ("layer", "head", "entry")
     assert attention.attrs["axes"] == ["layer", "head", "entry"]
     assert attention.attrs["document_offsets"] == [0, 15, 21]
     assert "row-major (entry i(i+1)/2 + j is query i, key j)" in str(attention.attrs["ragged_axis"])
@@ -178,8 +178,8 @@ def test_plain_zarr_opens_the_store_and_finds_its_axes_explained(fs: Filesystem)
     assert isinstance(residual, zarr.Array)
     np.testing.assert_array_equal(residual[2], shard.tensors[1, 2, "residual"].numpy())
     assert {name for name, _ in group.members(max_depth=None)} >= {"model/output_weight", "shards/00000/token_ids"}
-    np.testing.assert_array_equal(group["model/output_bias"][:], biases().numpy())  # type: ignore[index]
-    np.testing.assert_array_equal(group["shards/00000/nll"][0], np.concatenate(shard.nll))  # type: ignore[index]
+    np.testing.assert_array_equal(group["model/output_bias"][:], biases().numpy())
+    np.testing.assert_array_equal(group["shards/00000/nll"][0], np.concatenate(shard.nll))
 
 
 def test_bfloat16_lies_as_tagged_bits(fs: Filesystem) -> None:

@@ -43,7 +43,8 @@ def test_what_is_written_is_read_in_any_order(tmp_path: Path, monkeypatch: pytes
     for doc in (199, 0, 57, 58, 3, 199):
         np.testing.assert_array_equal(windows["token_ids"][doc].values.to_numpy(), expected[doc].token_ids)
         assert windows["source"][doc].as_py() == f"text:{doc}"
-    rows, columns = windows.to_pylist(), windows.to_pydict()
+    rows = [row for group in windows.groups() for row in group.to_pylist()]
+    columns = windows.to_pydict()
     assert [row["doc"] for row in rows] == columns["doc"] == list(range(200))
     assert columns["token_ids"] == [row["token_ids"] for row in rows] == [d.token_ids.tolist() for d in expected]
     for outside in (-1, 200):

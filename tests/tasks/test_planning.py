@@ -56,7 +56,7 @@ def test_plan_loads_neither_torch_nor_prefect(settings: CaptureSettings, tmp_pat
 def test_prepared_documents_hold_every_token(settings: CaptureSettings, tmp_path: Path) -> None:
     capture = prepare_capture(settings, str(tmp_path / "runs"))
     fs, layout = open_runs(str(tmp_path / "runs")), Layout(capture)
-    windows = read_windows(fs, layout).to_pylist()
+    windows = [row for group in read_windows(fs, layout).groups() for row in group.to_pylist()]
     assert [len(w["token_ids"]) for w in windows] == Manifest(fs, layout).read_capture()["lengths"]
     assert sum(len(w["token_ids"]) for w in windows) == len(TEXT)
     assert [w["start_token"] for w in windows][:3] == [0, 32, 64]

@@ -135,5 +135,7 @@ def test_repeated_documents_are_left_out_on_request(model: Path, tmp_path: Path)
 
 
 def _documents(made: Made) -> list[list[int]]:
-    rows = read_windows(open_runs(made.runs), Layout(made.capture)).to_pylist()
+    rows = [
+        row for group in read_windows(open_runs(made.runs), Layout(made.capture)).groups() for row in group.to_pylist()
+    ]
     return [row["token_ids"] for row in rows]

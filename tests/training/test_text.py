@@ -79,4 +79,4 @@ def test_too_little_text_is_refused() -> None:
 )
 def test_settings_that_cannot_be(change: dict[str, float], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        TrainSettings(**change).check()  # type: ignore[arg-type]
+        TrainSettings(**change).check()
