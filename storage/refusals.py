@@ -4,24 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import NoReturn
 
 import torch
 
 from storage.errors import StoreError
 
 
-def check_values(
-    tensor: torch.Tensor, dtype: str, kind: str, layer: int, *, steps: Sequence[int], documents: Sequence[int]
-) -> None:
-    """Raise StoreError unless every value is finite, and stays so in the stored dtype.
+def fits(tensor: torch.Tensor, dtype: str) -> bool:
+    """Whether every value is finite, and stays so in the stored dtype.
 
-    `steps`: how far each of `documents` reaches along the tensor's ragged axis (the last of attention, else the first).
     The extremes decide (they carry NaN), since rounding keeps order: one pass over the tensor, nothing allocated.
     """
     extremes = torch.stack(torch.aminmax(tensor.detach()))
+    return bool(extremes.to(getattr(torch, dtype)).isfinite().all())
+
+
+def raise_unfit(
+    tensor: torch.Tensor, dtype: str, kind: str, layer: int, *, steps: Sequence[int], documents: Sequence[int]
+) -> NoReturn:
+    """Raise StoreError that names the first value of a layer that does not fit.
+
+    `steps`: how far each of `documents` reaches along the tensor's ragged axis (the last of attention, else the first).
+    """
     target = getattr(torch, dtype)
-    if bool(extremes.to(target).isfinite().all()):
-        return
     finite = tensor.isfinite()
     bad = ~tensor.to(target).isfinite()
     index = [int(i) for i in bad.nonzero()[0]]

@@ -31,7 +31,7 @@ from storage.layout import (
     zarr_json,
 )
 from storage.manifest import FileRecord
-from storage.refusals import check_values
+from storage.refusals import fits, raise_unfit
 from storage.store_reader import ActivationStore, DocumentLayer, ShardReader
 from storage.store_shape import AXES, STORED_DTYPES, StoreShape
 
@@ -77,25 +77,36 @@ class ShardWriter:
         Raises StoreError, naming layer, kind and document, for NaN, infinity, or a value beyond the stored dtype;
         ValueError for a wrong shape, a layer twice, or a kind that the store does not keep.
         """
-        self.put(self.encode(batch, layer, kind, tensor))
+        for number in range(self.parts(batch, kind)):
+            self.put(self.encode(batch, layer, kind, tensor, number))
 
-    def encode(self, batch: int, layer: int, kind: str, tensor: torch.Tensor) -> list[Chunk]:
-        """The first half of `add`, from any thread: the values checked and compressed, nothing written."""
-        path = batch_array(batch, kind)
-        array = self._arrays.get(path)
-        if array is None or layer not in self.shape.layer_numbers(kind):
+    def parts(self, batch: int, kind: str) -> int:
+        """How many chunks a layer of a kind is: one, or as many as its size asks for."""
+        return len(list(self._announced(batch, kind).blocks(0)))
+
+    def _announced(self, batch: int, kind: str) -> Array:
+        array = self._arrays.get(batch_array(batch, kind))
+        if array is None:
+            raise ValueError(f"the store takes no {kind} in batch {batch}")
+        return array
+
+    def encode(self, batch: int, layer: int, kind: str, tensor: torch.Tensor, number: int = 0) -> Chunk:
+        """The first half of `add`, from any thread: one chunk's values checked and compressed, nothing written."""
+        array = self._announced(batch, kind)
+        if layer not in self.shape.layer_numbers(kind):
             raise ValueError(f"the store takes no {kind} of layer {layer} in batch {batch}")
         if tuple(tensor.shape) != array.shape[1:]:
             raise ValueError(f"{kind} of layer {layer}: expected shape {array.shape[1:]}, got {tuple(tensor.shape)}")
         stored = self.shape.dtypes[kind]
         steps = self.shape.steps(kind, self._lengths[batch])
-        check_values(tensor, stored, kind, layer, steps=steps, documents=self._documents[batch])
-        return list(_chunks(path, array, self.shape.index(kind, layer), _stored(tensor, stored)))
+        name, part = list(array.blocks(self.shape.index(kind, layer)))[number]
+        if not fits(tensor[part], stored):
+            raise_unfit(tensor, stored, kind, layer, steps=steps, documents=self._documents[batch])
+        return _chunk(f"{batch_array(batch, kind)}/{name}", array, _stored(tensor[part], stored))
 
-    def put(self, chunks: Sequence[Chunk]) -> None:
+    def put(self, chunk: Chunk) -> None:
         """The second half of `add`: write what `encode` made."""
-        for chunk in chunks:
-            self._files.put(chunk)
+        self._files.put(chunk)
 
     def close(
         self, documents: Sequence[int], token_ids: Sequence[np.ndarray], nll: Sequence[np.ndarray]
@@ -112,7 +123,8 @@ class ShardWriter:
         for name, dtype, fill, rows in (("token_ids", "<i4", -1, token_ids), ("nll", "<f4", float("nan"), nll)):
             array = Array((1, sum(lengths)), dtype, ("shard", "token"), _PER_TOKEN[name], fill)
             self._arrays[name] = array
-            self.put(list(_chunks(name, array, 0, np.concatenate([np.asarray(row, dtype=dtype) for row in rows]))))
+            for chunk in _chunks(name, array, 0, np.concatenate([np.asarray(row, dtype=dtype) for row in rows])):
+                self.put(chunk)
         for path, data in metadata(self._groups(documents, lengths), self._arrays).items():
             self._files.put(Chunk(path, [data], FileRecord.of(data)))
         return self._files.records
@@ -247,7 +259,8 @@ def _write_layers(files: _Files, path: str, array: Array, layers: Iterable[torch
     for layer, tensor in enumerate(layers):
         if tuple(tensor.shape) != array.shape[1:] or layer >= array.shape[0]:
             raise ValueError(f"{path}, layer {layer}: expected shape {array.shape[1:]}, got {tuple(tensor.shape)}")
-        check_values(tensor, "float32", path, layer, steps=[], documents=[])
+        if not fits(tensor, "float32"):
+            raise_unfit(tensor, "float32", path, layer, steps=[], documents=[])
         for chunk in _chunks(path, array, layer, _stored(tensor, "float32")):
             files.put(chunk)
         count += 1
@@ -286,8 +299,12 @@ class Chunk:
 
 def _chunks(array_path: str, array: Array, layer: int, values: np.ndarray) -> Iterator[Chunk]:
     for name, part in array.blocks(layer):
-        body, end, record = encode(values[part][None], array.chunk, array.fill)
-        yield Chunk(f"{array_path}/{name}", (body, end), record)
+        yield _chunk(f"{array_path}/{name}", array, values[part])
+
+
+def _chunk(path: str, array: Array, values: np.ndarray) -> Chunk:
+    body, end, record = encode(values[None], array.chunk, array.fill)
+    return Chunk(path, (body, end), record)
 
 
 def _stored(tensor: torch.Tensor, dtype: str) -> np.ndarray:

@@ -39,9 +39,10 @@ class Pipeline(Generic[Encoded]):
         """Encode and write one thing of that size (any unit: the larger ones begin first)."""
         self._group.append((size, arguments))
         if len(self._group) == GATHERED:
-            self._send()
+            self.flush()
 
-    def _send(self) -> None:
+    def flush(self) -> None:
+        """Send what is gathered on its way now, and let go of it."""
         self._settle()
         group, self._group = dict(enumerate(self._group)), []
         order = sorted(group, key=lambda i: -group[i][0])
@@ -69,7 +70,7 @@ class Pipeline(Generic[Encoded]):
     ) -> None:
         try:
             if error is None:
-                self._send()
+                self.flush()
                 self._settle()
         finally:
             for pool in (self._encoders, self._writer):

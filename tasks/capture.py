@@ -148,7 +148,11 @@ def _capture(
             writer.begin_batch(batch, [len(t) for t in ids], numbers)
 
             def keep(layer: int, kind: str, tensor: torch.Tensor, batch: int = batch) -> None:
-                pipeline.put(tensor.numel(), batch, layer, kind, tensor)
+                parts = writer.parts(batch, kind)
+                for part in range(parts):
+                    pipeline.put(tensor.numel() // parts, batch, layer, kind, tensor, part)
+                if parts > 1:  # a large tensor does not wait for what comes after it
+                    pipeline.flush()
 
             nll += capture_batch(loaded, ids, _tap_settings(prepared, shape), keep, numbers)
             emit(Progress("capture", sum(len(t) for t in ids), "tokens"))
@@ -157,7 +161,7 @@ def _capture(
     return work
 
 
-def _pipeline(writer: ShardWriter, loaded: LoadedModel) -> Pipeline[list[Chunk]]:
+def _pipeline(writer: ShardWriter, loaded: LoadedModel) -> Pipeline[Chunk]:
     import torch
 
     on_cpu = loaded.device == "cpu"

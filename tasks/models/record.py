@@ -281,13 +281,13 @@ class BatchRecord:
 def _visible_blocks(mask: Tensor, size: int) -> Iterator[tuple[int, int, int, int]]:
     """Blocks of `size` queries with the range of keys that any of their rows, in any document, may see.
 
-    mask (B, 1, T, T): 0 where a key is seen, the dtype's minimum where not. A block's own queries stay in the range,
-    since some families lay a causal mask of their own over the last keys they are given.
+    mask (B, 1, T, T): true where a key is seen, or 0 there and the dtype's minimum elsewhere. A block's own queries
+    stay in the range, since some families lay a causal mask of their own over the last keys they are given.
     """
     n_queries, n_keys = mask.shape[-2:]
-    visible = (mask > torch.finfo(mask.dtype).min).any(dim=1).any(dim=0)  # (T, T)
+    seen_by = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min
     for start in range(0, n_queries, size):
         stop = min(start + size, n_queries)
-        seen = visible[start:stop].any(dim=0).nonzero().flatten()
+        seen = seen_by[:, :, start:stop].flatten(0, 2).any(dim=0).nonzero().flatten()
         first, last = (int(seen[0]), int(seen[-1]) + 1) if len(seen) else (start, stop)
         yield start, stop, min(first, start), max(last, min(stop, n_keys))

@@ -14,9 +14,10 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.masking_utils import eager_mask
+from transformers.masking_utils import sdpa_mask
 
 from storage.errors import ModelError
 from tasks.models.families import Anatomy
@@ -45,26 +46,39 @@ def attention(
     """Attention as the family computes it, in blocks of queries, recorded if a tap is active.
 
     query (B, H, T, d) and key (B, H_kv, T, d) after rotary, value (B, H_kv, T, d_v) before heads are repeated, mask
-    (B, 1, T, T) of 0 and the dtype's minimum. Returns the heads' outputs (B, T, H, d_v) and no weights, so that none
+    (B, 1, T, T), true where a key is seen. Returns the heads' outputs (B, T, H, d_v) and no weights, so that none
     accumulate above.
     """
     eager = eager_attention_of(type(module))
     record = _ACTIVE.get()
     layer = None if record is None else record.layer_of(module)
     if record is None or layer is None:
-        return eager(module, query, key, value, attention_mask, **options)[0], None
+        return eager(module, query, key, value, _added(attention_mask, query.dtype), **options)[0], None
     record.attention_begins(layer, value, (query, key, options))
     batch, n_heads, length, _ = query.shape
     heads = value.new_empty(batch, length, n_heads, value.shape[-1])
     for start, stop, first, last in record.blocks(length, key.shape[2], attention_mask):
         q, k, v = query[:, :, start:stop], key[:, :, first:last], value[:, :, first:last]
-        mask = None if attention_mask is None else attention_mask[:, :, start:stop, first:last]
+        seen = None if attention_mask is None else attention_mask[:, :, start:stop, first:last]
+        mask = _added(seen, query.dtype)
         # The one place where an intervention may change what attention computes: q, k, v and the mask before, the
         # weights and the output after. What is recorded below is what the rest of the model receives.
         output, weights = eager(module, q, k, v, mask, **options)
         record.attention_rows(start, first, weights, q=q, k=k, scaling=options.get("scaling", 1.0))
         heads[:, start:stop] = output
     return heads, None
+
+
+def _visible(*args: Any, **kwargs: Any) -> Tensor:
+    """The mask (B, 1, T, T) as a byte an entry: of 8,192 tokens 64 MiB, where what eager attention adds is 256."""
+    return sdpa_mask(*args, **{**kwargs, "allow_is_causal_skip": False, "allow_torch_fix": False})
+
+
+def _added(seen: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """What eager attention adds to scores: 0 where a key is seen, the dtype's minimum where not."""
+    if seen is None or seen.dtype != torch.bool:
+        return seen
+    return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, torch.finfo(dtype).min)
 
 
 def reaches(attention_class: type) -> bool:
@@ -164,4 +178,4 @@ def _first(output: Any) -> Tensor:
 
 # A name without a mask function would silently make attention acausal.
 AttentionInterface.register(NAME, attention)
-AttentionMaskInterface.register(NAME, eager_mask)
+AttentionMaskInterface.register(NAME, _visible)
