@@ -43,11 +43,11 @@ class Pipeline(Generic[Encoded]):
 
     def flush(self) -> None:
         """Send what is gathered on its way now, and let go of it."""
-        self._settle()
         group, self._group = dict(enumerate(self._group)), []
         order = sorted(group, key=lambda i: -group[i][0])
         # Nothing here may keep a tensor: each is given up as soon as it is encoded.
         encoded = {i: self._encoders.submit(self._encode, *group.pop(i)[1]) for i in order}
+        self._settle()  # the group before is written while this one is encoded
         self._under_way = [self._writer.submit(self._write_one, encoded[i]) for i in sorted(encoded)]
         if self._take_turns:
             for future in encoded.values():

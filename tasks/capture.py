@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -64,7 +65,13 @@ def _publish_shard(prepared: Prepared, shard: int, compute: Any) -> bool:
 @lru_cache(maxsize=1)
 def _load(name: str, dtype: str, device: str, digest: str) -> LoadedModel:
     remedy = "The model's files changed since the capture was prepared; run again to capture the new ones."
-    return load_model(resolve_captured(name, digest, remedy), dtype, device)
+    loaded = load_model(resolve_captured(name, digest, remedy), dtype, device)
+    # A model and its libraries are 400,000 objects, and the collector waits until a quarter as many are new. Set aside,
+    # it soon finds what each shard leaves behind (JSON encoders are cycles), and looks at a shard's own objects alone.
+    gc.collect()
+    gc.freeze()
+    gc.collect()  # so that it counts anew
+    return loaded
 
 
 def _loaded(prepared: Prepared) -> LoadedModel:

@@ -37,7 +37,7 @@ def test_two_groups_wait_at_most() -> None:
         blocked.start()
         blocked.join(0.3)
         assert blocked.is_alive()
-        assert len(encoded) == GATHERED
+        assert len(encoded) == 2 * GATHERED
         gate.set()
         blocked.join(10)
         assert not blocked.is_alive()
