@@ -125,7 +125,7 @@ def prepare(model: Any, source: ModelSource, *, dtype: str, device: str) -> Load
     from tasks.models import fallback, tap
 
     anatomy = anatomy_of(model)
-    way = INTERFACE if tap.reaches(type(anatomy.attentions[0])) else FALLBACK
+    way = INTERFACE if tap.reaches(type(anatomy.attentions[anatomy.attended[0]])) else FALLBACK
     wanted = tap.NAME if way == INTERFACE else "eager"
     if model.config._attn_implementation != wanted:
         model.set_attn_implementation(wanted)

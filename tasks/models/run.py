@@ -93,7 +93,7 @@ def capture_batch(
     return [scores.numpy() for scores in nll]
 
 
-def listen(loaded: LoadedModel) -> list[Heard]:
+def listen(loaded: LoadedModel) -> dict[int, Heard]:
     """What each layer's attention function is called with: one token goes through the model, and nothing is kept.
 
     Raises ModelError where the model's code computes attention inside its own modules.
@@ -118,7 +118,7 @@ def listen(loaded: LoadedModel) -> list[Heard]:
     with torch.inference_mode(), tap.active(record):
         loaded.anatomy.body(**_inputs(loaded, token, record.spans, 1))
     record.finish()
-    return [record.heard[layer] for layer in range(loaded.anatomy.n_layers)]
+    return {layer: record.heard[layer] for layer in loaded.anatomy.attended}
 
 
 def _inputs(loaded: LoadedModel, token_ids: Sequence[np.ndarray], spans: Sequence[Span], width: int) -> dict[str, Any]:

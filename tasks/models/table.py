@@ -43,6 +43,12 @@ class Family:
     """Positions count from the padding token's id + 1, not from 0 (RoBERTa)."""
     sinks: str | None = None
     """Attribute of the attention module with one learned sink logit a head."""
+    hybrid: bool = False
+    """Some layers have no attention: the configuration says which (attended.py)."""
+    gate: str = ""
+    """Path from a layer to the projection whose sigmoid multiplies each head's output before W_O; empty for none."""
+    gate_layout: str = "own"
+    """Where in that projection's output the gate lies: own (all of it) | tail_of_head (per head its query, then it)."""
     examples: str = ""
     verified: str = "a tiny random model"
     """What the tests hold it against, besides the plain model's own logits and attention."""
@@ -56,6 +62,8 @@ class Family:
 def _family(model_type: str, name: str, attention: str, *, projection: str, value: str, **more: Any) -> Family:
     parts: dict[str, Any] = {"norm": "layernorm", "layout": "own", "entry": "direct", **more}
     projection, value = f"{attention}.{projection}", f"{attention}.{value}"
+    if "gate" in parts:
+        parts["gate"] = f"{attention}.{parts['gate']}"
     return Family(model_type, name, attention=attention, projection=projection, value=value, **parts)
 
 
@@ -128,6 +136,31 @@ def _rms_families() -> Iterator[Family]:
     yield _llama_like("dots1", "dots.llm1", "dots.llm1")
 
 
+def _hybrids() -> Iterator[Family]:
+    some = {"hybrid": True}
+    halves = {"gate": "q_proj", "gate_layout": "tail_of_head"}
+    yield _llama_like("qwen3_next", "Qwen3-Next", "Qwen3-Next-80B-A3B", **some, **halves)
+    yield _llama_like("qwen3_5_text", "Qwen3.5", "Qwen3.5 (text)", **some, **halves)
+    yield _llama_like("qwen3_5_moe_text", "Qwen3.5 MoE", "Qwen3.5 MoE (text)", **some, **halves)
+    yield _llama_like("afmoe", "AFMoE", "Trinity", gate="gate_proj", **_POST)
+    yield _llama_like("lfm2", "LFM2", "LFM2", **some, projection="out_proj")
+    yield _llama_like("lfm2_moe", "LFM2 MoE", "LFM2-8B-A1B", **some, projection="out_proj")
+    yield _llama_like("jamba", "Jamba", "Jamba", **some)
+    yield _llama_like("bamba", "Bamba", "Bamba 9B", **some)
+    yield _llama_like("granitemoehybrid", "Granite MoE Hybrid", "Granite 4", **some, **_SCALED)
+    yield _llama_like("minimax", "MiniMax", "MiniMax-Text-01", **some, **_SCALED)
+    yield _llama_like("olmo_hybrid", "OLMo Hybrid", "OLMo Hybrid", **some, **_POST)
+    yield _llama_like("falcon_h1", "Falcon-H1", "Falcon-H1", entry="beside a state-space part")
+    mixer = {"projection": "mixer.o_proj", "value": "mixer.v_proj"}
+    yield Family("nemotron_h", "Nemotron-H", "rmsnorm", "model.layers", "mixer", layout="own", entry="direct", **some, **mixer, examples="Nemotron-H")
+    block = {"projection": "temporal_block.o_proj", "value": "temporal_block.v_proj"}
+    yield Family("recurrent_gemma", "RecurrentGemma", "rmsnorm", "model.layers", "temporal_block", layout="own", entry="direct", **some, **block, examples="RecurrentGemma")
+    inside = {"projection": "shared_transf.self_attn.o_proj", "value": "shared_transf.self_attn.v_proj"}
+    yield Family("zamba", "Zamba", "rmsnorm", "model.layers", "shared_transf.self_attn", layout="own", entry="into a state-space part", **some, **inside, examples="Zamba 7B")
+    inside = {"projection": "shared_transformer.self_attn.o_proj", "value": "shared_transformer.self_attn.v_proj"}
+    yield Family("zamba2", "Zamba2", "rmsnorm", "model.layers", "shared_transformer.self_attn", layout="own", entry="into a state-space part", **some, **inside, examples="Zamba2")
+
+
 def _layer_norm_families() -> Iterator[Family]:
     yield _llama_like("olmo", "OLMo", "OLMo 1", **_LAYER_NORM)
     yield _llama_like("cohere", "Cohere", "Command R", **_LAYER_NORM, **_BESIDE)
@@ -166,12 +199,10 @@ def _encoders() -> Iterator[Family]:
 
 
 FAMILIES: Mapping[str, Family] = {
-    family.model_type: family for family in (*_rms_families(), *_layer_norm_families(), *_encoders())
+    family.model_type: family for family in (*_rms_families(), *_hybrids(), *_layer_norm_families(), *_encoders())
 }
 
 _NO_ATTENTION = "its layers have no attention matrix"
-_HYBRID = "some of its layers have no attention matrix"
-_GATED = "it gates the heads between α·v and W_O, so their outputs are not what W_O is given"
 _TWO_PARTS = "an encoder and a decoder with attention between them, not one stack"
 _TEXT_PART = "text and images in one model; capture its text model alone"
 _SHARED = "layers share keys and values, and the residual stream is more than one"
@@ -182,20 +213,6 @@ REFUSED: Mapping[str, str] = {
     "falcon_mamba": _NO_ATTENTION,
     "rwkv": _NO_ATTENTION,
     "xlstm": _NO_ATTENTION,
-    "recurrent_gemma": _HYBRID,
-    "jamba": _HYBRID,
-    "bamba": _HYBRID,
-    "zamba": _HYBRID,
-    "zamba2": _HYBRID,
-    "falcon_h1": _HYBRID,
-    "lfm2": _HYBRID,
-    "granitemoehybrid": _HYBRID,
-    "nemotron_h": _HYBRID,
-    "minimax": _HYBRID,
-    "olmo_hybrid": _HYBRID,
-    "qwen3_next": f"{_HYBRID}, and {_GATED}",
-    "qwen3_5_text": f"{_HYBRID}, and {_GATED}",
-    "afmoe": _GATED,
     "gemma3n": _TEXT_PART,
     "gemma3n_text": _SHARED,
     "gemma4_text": "layers share keys and values, and heads differ in width between layers",
