@@ -135,7 +135,10 @@ def stored_bytes(shape: ConfigShape, lengths: list[int], chosen: Chosen) -> dict
         "residual": (streams + (1 if chosen.layers is None else following)) * tokens * shape.d_model,
     }
     sizes = {kind: values[kind] * BYTES[dtype] for kind, dtype in chosen.dtypes(sinks=False, gated=shape.gated).items()}
-    return {**sizes, "output_projection": len(attention_layers(shape, None)) * shape.n_heads * shape.d_value * shape.d_model * 4}
+    return {
+        **sizes,
+        "output_projection": len(attention_layers(shape, None)) * shape.n_heads * shape.d_value * shape.d_model * 4,
+    }
 
 
 def attention_bytes(shape: ConfigShape, lengths: list[int], chosen: Chosen) -> dict[str, int]:

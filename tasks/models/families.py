@@ -99,6 +99,9 @@ def family_of(config: Mapping[str, Any], *, where: str) -> Family:
     if not family.causal and config.get("is_decoder"):
         expected = f"{family.name} as the encoder it was made as"
         raise ModelError(expected, got="one that is a decoder (is_decoder)", where=where, remedy=_LIST)
+    if config.get("use_shared_attention_adapter"):
+        got = "one that adds an adapter's part to each projection"
+        raise ModelError(f"a {family.name} without adapters of attention", got=got, where=where, remedy=_LIST)
     unknown = sorted(set(config.get("layer_types") or ()) - {"full_attention", "sliding_attention"})
     if unknown and not family.hybrid:
         raise ModelError("layers of full or sliding attention", got=", ".join(unknown), where=where, remedy=_LIST)
@@ -150,9 +153,7 @@ def anatomy_of(model: nn.Module) -> Anatomy:
     )
 
 
-def _attended(
-    layers: Sequence[nn.Module], family: Family, config: Mapping[str, Any], where: str
-) -> tuple[int, ...]:
+def _attended(layers: Sequence[nn.Module], family: Family, config: Mapping[str, Any], where: str) -> tuple[int, ...]:
     """The layers with attention: as the configuration says, and as the modules show."""
     declared = attended_layers(config, where)
     if declared is None:

@@ -72,6 +72,8 @@ def run_plain(loaded: LoadedModel, token_ids: np.ndarray) -> PlainRun:
         for hook in hooks:
             hook.remove()
     attentions = [a for a in out.attentions or () if a is not None]
+    if len(attentions) == anatomy.n_layers:  # MiniMax reports something of its layers without attention too
+        attentions = [attentions[layer] for layer in anatomy.attended]
     if len(attentions) != len(anatomy.attended):
         raise ModelError(
             f"attention weights of {len(anatomy.attended)} layers from output_attentions=True",

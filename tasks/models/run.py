@@ -128,6 +128,14 @@ def _inputs(loaded: LoadedModel, token_ids: Sequence[np.ndarray], spans: Sequenc
     for row, (span, tokens) in enumerate(zip(spans, token_ids, strict=True)):
         ids[row, span.start : span.stop] = torch.from_numpy(tokens.astype(np.int64))
         mask[row, span.start : span.stop] = 1
+    kind = loaded.anatomy.kind
+    if not kind.left_padding and any(span.start for span in spans):
+        raise ModelError(
+            "padding that reaches no document",
+            got=f"--padding left for {kind.name}, whose layers without attention mix padding in",
+            where=loaded.name,
+            remedy="Use --padding right.",
+        )
     inputs: dict[str, Tensor] = {"input_ids": ids, "attention_mask": mask}
     if "position_ids" in inspect.signature(loaded.anatomy.body.forward).parameters:
         config: Any = loaded.model.config

@@ -41,6 +41,8 @@ class Family:
     causal: bool = True
     positions_after_padding: bool = False
     """Positions count from the padding token's id + 1, not from 0 (RoBERTa)."""
+    left_padding: bool = True
+    """Whether padding before a document leaves its numbers alone."""
     sinks: str | None = None
     """Attribute of the attention module with one learned sink logit a head."""
     hybrid: bool = False
@@ -137,7 +139,7 @@ def _rms_families() -> Iterator[Family]:
 
 
 def _hybrids() -> Iterator[Family]:
-    some = {"hybrid": True}
+    some: dict[str, Any] = {"hybrid": True}
     halves = {"gate": "q_proj", "gate_layout": "tail_of_head"}
     yield _llama_like("qwen3_next", "Qwen3-Next", "Qwen3-Next-80B-A3B", **some, **halves)
     yield _llama_like("qwen3_5_text", "Qwen3.5", "Qwen3.5 (text)", **some, **halves)
@@ -151,14 +153,14 @@ def _hybrids() -> Iterator[Family]:
     yield _llama_like("minimax", "MiniMax", "MiniMax-Text-01", **some, **_SCALED)
     yield _llama_like("olmo_hybrid", "OLMo Hybrid", "OLMo Hybrid", **some, **_POST)
     yield _llama_like("falcon_h1", "Falcon-H1", "Falcon-H1", entry="beside a state-space part")
-    mixer = {"projection": "mixer.o_proj", "value": "mixer.v_proj"}
-    yield Family("nemotron_h", "Nemotron-H", "rmsnorm", "model.layers", "mixer", layout="own", entry="direct", **some, **mixer, examples="Nemotron-H")
-    block = {"projection": "temporal_block.o_proj", "value": "temporal_block.v_proj"}
-    yield Family("recurrent_gemma", "RecurrentGemma", "rmsnorm", "model.layers", "temporal_block", layout="own", entry="direct", **some, **block, examples="RecurrentGemma")
-    inside = {"projection": "shared_transf.self_attn.o_proj", "value": "shared_transf.self_attn.v_proj"}
-    yield Family("zamba", "Zamba", "rmsnorm", "model.layers", "shared_transf.self_attn", layout="own", entry="into a state-space part", **some, **inside, examples="Zamba 7B")
-    inside = {"projection": "shared_transformer.self_attn.o_proj", "value": "shared_transformer.self_attn.v_proj"}
-    yield Family("zamba2", "Zamba2", "rmsnorm", "model.layers", "shared_transformer.self_attn", layout="own", entry="into a state-space part", **some, **inside, examples="Zamba2")
+    for model_type, name, attention, entry, more in (
+        ("nemotron_h", "Nemotron-H", "mixer", "direct", {}),
+        ("recurrent_gemma", "RecurrentGemma", "temporal_block", "direct", {"left_padding": False}),
+        ("zamba", "Zamba", "shared_transf.self_attn", "into a state-space part", {}),
+        ("zamba2", "Zamba2", "shared_transformer.self_attn", "into a state-space part", {}),
+    ):
+        parts: dict[str, Any] = {"layers": "model.layers", "projection": "o_proj", "value": "v_proj", **some, **more}
+        yield _family(model_type, name, attention, norm="rmsnorm", entry=entry, examples=name, **parts)
 
 
 def _layer_norm_families() -> Iterator[Family]:
