@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 import transformers
 from torch import nn
@@ -62,6 +63,8 @@ _DISTIL: dict[str, Any] = {
 
 
 def _config(name: str, **options: Any) -> Any:
+    if not hasattr(transformers, name):
+        pytest.skip(f"transformers {transformers.__version__} has no {name}")
     return getattr(transformers, name)(**options)
 
 
@@ -193,7 +196,7 @@ CONFIGS: dict[str, Callable[[], Any]] = {
         **_GQA,
         **_STATE,
         **_MIXTURE,
-        layer_types=_SOME,
+        layer_types=["mamba", "attention", "mamba"],
         shared_intermediate_size=16,
         residual_multiplier=0.4,
         attention_multiplier=0.3,
@@ -222,7 +225,7 @@ CONFIGS: dict[str, Callable[[], Any]] = {
     "zamba": lambda: _config(
         "ZambaConfig",
         **{**_GQA, "num_key_value_heads": 4},
-        layers_block_type=["linear_attention", "hybrid", "hybrid"],
+        layers_block_type=["mamba", "hybrid", "hybrid"],
         mamba_d_state=8,
         mamba_dt_rank=4,
         n_mamba_heads=2,
@@ -231,7 +234,7 @@ CONFIGS: dict[str, Callable[[], Any]] = {
     "zamba2": lambda: _config(
         "Zamba2Config",
         **{**_GQA, "num_key_value_heads": 4},
-        layers_block_type=["linear_attention", "hybrid", "hybrid"],
+        layers_block_type=["mamba", "hybrid", "hybrid"],
         mamba_d_state=8,
         n_mamba_heads=8,
         mamba_ngroups=1,
@@ -286,12 +289,19 @@ ENCODERS = tuple(name for name in NAMES if name.split("-")[0] in ("bert", "rober
 DECODERS = tuple(name for name in NAMES if name not in ENCODERS)
 
 
+_FROM_5 = {
+    "minimax": "its code on 4.57 reports weights of layers without attention among the others",
+    "recurrent_gemma": "its code on 4.57 shows no attention weights",
+}
+
 _SPREAD = {"zamba": 1.0}
 """Where weights as large as the others' would multiply rounding by hundreds."""
 
 
 def tiny_model(name: str, *, dtype: torch.dtype = torch.float32) -> nn.Module:
     """A random causal LM, or encoder, of that name with plain eager attention, the same on every call."""
+    if name in _FROM_5 and int(transformers.__version__.split(".")[0]) < 5:
+        pytest.skip(_FROM_5[name])
     torch.manual_seed(7)
     auto = transformers.AutoModel if name in ENCODERS else transformers.AutoModelForCausalLM
     model = auto.from_config(CONFIGS[name](), attn_implementation="eager")

@@ -5,6 +5,7 @@ What needs neither torch nor transformers lies in sources.py; its names are foun
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -126,6 +127,8 @@ def prepare(model: Any, source: ModelSource, *, dtype: str, device: str) -> Load
 
     anatomy = anatomy_of(model)
     way = INTERFACE if tap.reaches(type(anatomy.attentions[anatomy.attended[0]])) else FALLBACK
+    if way == FALLBACK:
+        _require_weights(anatomy, source.name)
     wanted = tap.NAME if way == INTERFACE else "eager"
     if model.config._attn_implementation != wanted:
         model.set_attn_implementation(wanted)
@@ -134,6 +137,18 @@ def prepare(model: Any, source: ModelSource, *, dtype: str, device: str) -> Load
     if way == FALLBACK:
         fallback.attach(anatomy, clip=getattr(getattr(model.config, "attn_config", None), "clip_qkv", None))
     return LoadedModel(model, anatomy, source, device, dtype, way)
+
+
+def _require_weights(anatomy: Anatomy, where: str) -> None:
+    """ModelError where the model's code, which does not call the attention function, cannot be asked for weights."""
+    options = inspect.signature(anatomy.body.forward).parameters.values()
+    if not any(o.name == "output_attentions" or o.kind is inspect.Parameter.VAR_KEYWORD for o in options):
+        raise ModelError(
+            f"a transformers whose {anatomy.kind.name} shows its attention",
+            got=f"transformers {version('transformers')}",
+            where=where,
+            remedy="pip install 'transformers>=5'.",
+        )
 
 
 def _auto_class(family: Family) -> tuple[Any, dict[str, Any]]:
@@ -148,7 +163,7 @@ def _auto_class(family: Family) -> tuple[Any, dict[str, Any]]:
 def _check_rotary(written: dict[str, Any], read: Any, where: str) -> None:
     """transformers before 5 passes over `rope_parameters` without a word, and would compute another model."""
     given = written.get("rope_parameters")
-    if not given or _transformers_major() >= 5:
+    if not given or transformers_major() >= 5:
         return
     share = getattr(read, "partial_rotary_factor", getattr(read, "rotary_pct", 1.0))
     used = {"rope_type": "default", "rope_theta": getattr(read, "rope_theta", None), "partial_rotary_factor": share}
@@ -158,7 +173,8 @@ def _check_rotary(written: dict[str, Any], read: Any, where: str) -> None:
         raise ModelError("rope_parameters that are understood", got=", ".join(ignored), where=where, remedy=remedy)
 
 
-def _transformers_major() -> int:
+def transformers_major() -> int:
+    """The major version of transformers that is installed."""
     return int(version("transformers").split(".")[0])
 
 

@@ -21,8 +21,10 @@ def test_a_padded_batch_equals_its_documents_alone(name: str, padding: str) -> N
         with pytest.raises(ModelError, match=r"positions that can be given to DistilBERT.*--padding right"):
             capture(loaded, ids, padding=padding)
         return
-    if (name, padding) == ("recurrent_gemma", "left"):
-        with pytest.raises(ModelError, match=r"RecurrentGemma, whose layers without attention mix padding in.*right"):
+    older = int(transformers.__version__.split(".")[0]) < 5
+    kind = loaded.anatomy.kind
+    if padding == "left" and (not kind.left_padding or (kind.hybrid and older)):
+        with pytest.raises(ModelError, match=rf"{kind.name}, whose layers without attention mix padding in.*right"):
             capture(loaded, ids, padding=padding)
         return
     together = capture(loaded, ids, padding=padding)
