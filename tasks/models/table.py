@@ -207,7 +207,10 @@ FAMILIES: Mapping[str, Family] = {
 _NO_ATTENTION = "its layers have no attention matrix"
 _TWO_PARTS = "an encoder and a decoder with attention between them, not one stack"
 _TEXT_PART = "text and images in one model; capture its text model alone"
-_SHARED = "layers share keys and values, and the residual stream is more than one"
+_SHARED = (
+    "later layers have no values of their own but those of an earlier one, and four residual streams (AltUp) are mixed "
+    "anew before each layer, so that none is what attention adds to"
+)
 
 REFUSED: Mapping[str, str] = {
     "mamba": _NO_ATTENTION,
@@ -217,14 +220,14 @@ REFUSED: Mapping[str, str] = {
     "xlstm": _NO_ATTENTION,
     "gemma3n": _TEXT_PART,
     "gemma3n_text": _SHARED,
-    "gemma4_text": "layers share keys and values, and heads differ in width between layers",
+    "gemma4_text": "heads of its global layers differ in width from the others, and later layers may reuse values",
     "gemma3": _TEXT_PART,
     "llava": _TEXT_PART,
     "qwen2_vl": _TEXT_PART,
     "qwen2_5_vl": _TEXT_PART,
     "mllama": _TEXT_PART,
-    "llama4_text": "chunked attention, which the store does not describe",
-    "diffllama": "its heads subtract one attention matrix from another",
+    "llama4_text": "its chunked attention begins anew after so many tokens, which the store's windows do not say",
+    "diffllama": "its attention runs twice a layer, with values of two halves, and a norm stands between α·v and W_O",
     "vit": "patches of images, which are no corpus of tokens",
     "dinov2": "patches of images, which are no corpus of tokens",
     "t5": _TWO_PARTS,
@@ -236,9 +239,9 @@ REFUSED: Mapping[str, str] = {
     "longformer": "sparse attention, whose weights are not a matrix of all positions",
     "big_bird": "sparse attention, whose weights are not a matrix of all positions",
     "reformer": "hashed attention, whose weights are not a matrix of all positions",
-    "deberta": "relative positions that enter the scores apart from query and key; not verified",
+    "deberta": "a bias is added to its values outside the projection that makes them",
     "deberta-v2": "relative positions that enter the scores apart from query and key; not verified",
-    "modernbert": "one fused module computes attention and is not verified",
-    "xlnet": "two streams of attention",
+    "modernbert": "its local layers see keys on both sides of a query, and the store's windows end at the query",
+    "xlnet": "its projections are bare parameters used inside a layer, which no hook sees",
 }
 """model_type → why it cannot be captured, for those that are asked for; any other is refused as unknown."""
