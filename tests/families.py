@@ -15,6 +15,8 @@ import torch
 import transformers
 from torch import nn
 
+from tasks.models.table import FAMILIES
+
 VOCABULARY = 61
 _COMMON: dict[str, Any] = {
     "vocab_size": VOCABULARY,
@@ -289,19 +291,15 @@ ENCODERS = tuple(name for name in NAMES if name.split("-")[0] in ("bert", "rober
 DECODERS = tuple(name for name in NAMES if name not in ENCODERS)
 
 
-_FROM_5 = {
-    "minimax": "its code on 4.57 reports weights of layers without attention among the others",
-    "recurrent_gemma": "its code on 4.57 shows no attention weights",
-}
-
 _SPREAD = {"zamba": 1.0}
 """Where weights as large as the others' would multiply rounding by hundreds."""
 
 
 def tiny_model(name: str, *, dtype: torch.dtype = torch.float32) -> nn.Module:
     """A random causal LM, or encoder, of that name with plain eager attention, the same on every call."""
-    if name in _FROM_5 and int(transformers.__version__.split(".")[0]) < 5:
-        pytest.skip(_FROM_5[name])
+    family = FAMILIES.get(name)
+    if family is not None and int(transformers.__version__.split(".")[0]) < family.since:
+        pytest.skip(f"{family.name} is refused on transformers {transformers.__version__}")
     torch.manual_seed(7)
     auto = transformers.AutoModel if name in ENCODERS else transformers.AutoModelForCausalLM
     model = auto.from_config(CONFIGS[name](), attn_implementation="eager")

@@ -5,7 +5,6 @@ What needs neither torch nor transformers lies in sources.py; its names are foun
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -102,6 +101,7 @@ def load_model(source: ModelSource, dtype: str = "float32", device: str = "auto"
     damaged, or of another shape than the configuration says; UsageError for a dtype or device that is not there.
     """
     family = family_of(read_config(source), where=source.name)
+    _require_version(family, source.name)
     compute, place = torch_dtype(dtype), pick_device(device)
     # eager first: some families raise KeyError for a name that is not their own
     options = {"attn_implementation": "eager", "dtype": compute, "local_files_only": True, "output_loading_info": True}
@@ -126,9 +126,8 @@ def prepare(model: Any, source: ModelSource, *, dtype: str, device: str) -> Load
     from tasks.models import fallback, tap
 
     anatomy = anatomy_of(model)
+    _require_version(anatomy.kind, source.name)
     way = INTERFACE if tap.reaches(type(anatomy.attentions[anatomy.attended[0]])) else FALLBACK
-    if way == FALLBACK:
-        _require_weights(anatomy, source.name)
     wanted = tap.NAME if way == INTERFACE else "eager"
     if model.config._attn_implementation != wanted:
         model.set_attn_implementation(wanted)
@@ -139,15 +138,14 @@ def prepare(model: Any, source: ModelSource, *, dtype: str, device: str) -> Load
     return LoadedModel(model, anatomy, source, device, dtype, way)
 
 
-def _require_weights(anatomy: Anatomy, where: str) -> None:
-    """ModelError where the model's code, which does not call the attention function, cannot be asked for weights."""
-    options = inspect.signature(anatomy.body.forward).parameters.values()
-    if not any(o.name == "output_attentions" or o.kind is inspect.Parameter.VAR_KEYWORD for o in options):
+def _require_version(family: Family, where: str) -> None:
+    """ModelError where the family's code in an older transformers gives other numbers, or shows no attention."""
+    if transformers_major() < family.since:
         raise ModelError(
-            f"a transformers whose {anatomy.kind.name} shows its attention",
-            got=f"transformers {version('transformers')}",
+            f"transformers {family.since} for {family.name}",
+            got=f"transformers {version('transformers')}, in which it cannot be captured faithfully",
             where=where,
-            remedy="pip install 'transformers>=5'.",
+            remedy=f"pip install 'transformers>={family.since}'.",
         )
 
 

@@ -43,6 +43,8 @@ class Family:
     """Positions count from the padding token's id + 1, not from 0 (RoBERTa)."""
     left_padding: bool = True
     """Whether padding before a document leaves its numbers alone."""
+    since: int = 4
+    """The first major version of transformers whose code of it can be captured."""
     sinks: str | None = None
     """Attribute of the attention module with one learned sink logit a head."""
     hybrid: bool = False
@@ -150,14 +152,14 @@ def _hybrids() -> Iterator[Family]:
     yield _llama_like("jamba", "Jamba", "Jamba", **some)
     yield _llama_like("bamba", "Bamba", "Bamba 9B", **some)
     yield _llama_like("granitemoehybrid", "Granite MoE Hybrid", "Granite 4", **some, **_SCALED)
-    yield _llama_like("minimax", "MiniMax", "MiniMax-Text-01", **some, **_SCALED)
+    yield _llama_like("minimax", "MiniMax", "MiniMax-Text-01", **some, **_SCALED, since=5)
     yield _llama_like("olmo_hybrid", "OLMo Hybrid", "OLMo Hybrid", **some, **_POST)
     yield _llama_like("falcon_h1", "Falcon-H1", "Falcon-H1", entry="beside a state-space part")
     for model_type, name, attention, entry, more in (
         ("nemotron_h", "Nemotron-H", "mixer", "direct", {}),
-        ("recurrent_gemma", "RecurrentGemma", "temporal_block", "direct", {"left_padding": False}),
+        ("recurrent_gemma", "RecurrentGemma", "temporal_block", "direct", {"left_padding": False, "since": 5}),
         ("zamba", "Zamba", "shared_transf.self_attn", "into a state-space part", {}),
-        ("zamba2", "Zamba2", "shared_transformer.self_attn", "into a state-space part", {}),
+        ("zamba2", "Zamba2", "shared_transformer.self_attn", "into a state-space part", {"since": 5}),
     ):
         parts: dict[str, Any] = {"layers": "model.layers", "projection": "o_proj", "value": "v_proj", **some, **more}
         yield _family(model_type, name, attention, norm="rmsnorm", entry=entry, examples=name, **parts)
