@@ -14,7 +14,6 @@ from storage.errors import MissingPart, StorageFull, UsageError
 from storage.filesystem import Filesystem, free_bytes_at, open_runs
 from storage.layout import Layout, under
 from storage.manifest import FileRecord, Manifest
-from storage.store_shape import spans
 from tasks.chosen import Chosen
 from tasks.corpora.files import CorpusFile, expand, files_digest
 from tasks.corpora.readers import read_files
@@ -125,6 +124,8 @@ def _resolved(
     if layers is not None and layers[-1] >= shape.n_layers:
         raise UsageError(f"layers from 0 to {shape.n_layers - 1}", got=str(layers[-1]), where="layers")
     if layers is not None and not attention_layers(shape, layers):
+        from storage.store_shape import spans  # which loads torch
+
         there = spans(attention_layers(shape, None))
         raise UsageError(f"layers of which one has attention ({there})", got=str(settings.layers), where="layers")
     if layers is not None and len(layers) == shape.n_layers:
