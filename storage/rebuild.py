@@ -24,6 +24,7 @@ class Rebuild:
     n_key_heads: int
     """Heads of the key: each serves n_heads / n_key_heads heads of the query, side by side."""
     scaling: tuple[float, ...]
+    """0 for a layer without attention."""
     softcap: tuple[float | None, ...]
     """c of tanh(score / c) × c; None for none."""
     sinks: bool

@@ -17,7 +17,7 @@ from storage.layout import MODEL_BIAS, MODEL_SINKS, MODEL_VALUE_NORM, MODEL_WEIG
 from storage.manifest import Manifest, open_manifest
 from storage.rebuild import LayerTerms, rebuilt_attention
 from storage.store_folder import StoreFolder
-from storage.store_shape import StoreShape
+from storage.store_shape import StoreShape, spans
 from storage.triangles import unpack
 
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ class DocumentLayer:
     """(T, H, d_qk), rotary positions applied; a store of rebuilt attention keeps it."""
     key: torch.Tensor | None = None
     """(T, H_kv, d_qk), rotary positions applied; a store of rebuilt attention keeps it."""
+    gate: torch.Tensor | None = None
+    """(T, H, d_v): output_input = gate ⊙ Σ α v, where the store says `gated`."""
 
 
 class ActivationStore:
@@ -80,22 +82,32 @@ class ActivationStore:
         """How attention of a layer is rebuilt; ValueError for a store that keeps no query and key."""
         sinks = None
         if self.shape.rebuild is not None and self.shape.rebuild.sinks:
-            sinks = torch.from_numpy(self._model.layer(MODEL_SINKS, layer, f"learned sinks of layer {layer}"))
+            sinks = torch.from_numpy(self._model.layer(MODEL_SINKS, self._at(layer), f"learned sinks of layer {layer}"))
         return self.shape.terms(layer, sinks)
 
     def weights(self, layer: int) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The output projection of a layer by head, (H, d_v, D) float32, and its bias, (D,) or None."""
-        _check_layer(layer, self.shape.n_layers)
-        weight = self._model.layer(MODEL_WEIGHT, layer, f"output projection of layer {layer}")
+        at = self._at(layer)
+        weight = self._model.layer(MODEL_WEIGHT, at, f"output projection of layer {layer}")
         if not self._model.has(zarr_json(MODEL_BIAS)):
             return torch.from_numpy(weight), None
-        bias = self._model.layer(MODEL_BIAS, layer, f"output bias of layer {layer}")
+        bias = self._model.layer(MODEL_BIAS, at, f"output bias of layer {layer}")
         return torch.from_numpy(weight), torch.from_numpy(bias)
 
     def value_norm(self, layer: int) -> np.ndarray:
         """The Frobenius norm of W_V of each key/value head of a layer, (H_kv,) float32."""
-        _check_layer(layer, self.shape.n_layers)
-        return self._model.layer(MODEL_VALUE_NORM, layer, f"norms of the value projection of layer {layer}")
+        return self._model.layer(MODEL_VALUE_NORM, self._at(layer), f"norms of the value projection of layer {layer}")
+
+    def _at(self, layer: int) -> int:
+        """Where a layer's heads lie in the model's part; UsageError for a layer that has none."""
+        there = self.shape.attention_layers
+        if layer in there:
+            return there.index(layer)
+        with_attention = f"a layer that has attention ({spans(there)})"
+        raise UsageError(
+            f"a layer from 0 to {self.shape.n_layers - 1}" if self.shape.attended is None else with_attention,
+            got=str(layer),
+        )
 
     def group(self) -> zarr.Group:
         """The whole store as zarr-python's own group, unchecked: for a notebook."""
@@ -198,8 +210,3 @@ class ShardReader:
         if kind != "attention":
             return values
         return unpack(values) if self.shape.causal else values.reshape(-1, place.n_tokens, place.n_tokens)
-
-
-def _check_layer(layer: int, n_layers: int) -> None:
-    if not 0 <= layer < n_layers:
-        raise UsageError(f"a layer from 0 to {n_layers - 1}", got=str(layer))

@@ -21,6 +21,7 @@ AXES: Mapping[str, tuple[str, ...]] = {
     "output_input": ("layer", "token", "head", "d_value"),
     "residual": ("layer", "token", "d_model"),
     "sink_mass": ("layer", "token", "head"),
+    "gate": ("layer", "token", "head", "d_value"),
 }
 """The kinds of tensor and what the axes of each are called in the store."""
 
@@ -32,6 +33,7 @@ MEANING: Mapping[str, str] = {
     "output_input": "input of the output projection, per head",
     "residual": "residual stream before each layer; the last index is after the last layer",
     "sink_mass": "attention that a learned sink takes, so that each row of attention sums to 1 less this",
+    "gate": "what each head's sum of attention times value is multiplied with before the output projection",
 }
 
 STORED_DTYPES: Mapping[str, str] = {"float32": "<f4", "float16": "<f2", "bfloat16": "<u2"}
@@ -55,6 +57,10 @@ class StoreShape:
     """The layers that are kept, in order; None for all. Of the residual stream also what follows each of them."""
     rebuild: Rebuild | None = None
     """How attention comes from query and key, where these are kept instead of it."""
+    attended: tuple[int, ...] | None = None
+    """The layers of the model that have attention, in order; None for all. Others have a residual stream alone."""
+    gated: bool = False
+    """Whether the model multiplies each head's Σ α v by a gate before W_O: the store then says output_input ≠ Σ α v."""
 
     def __post_init__(self) -> None:
         for kind, dtype in self.dtypes.items():
@@ -64,14 +70,23 @@ class StoreShape:
                 raise UnknownName.among("dtype of the store", dtype, STORED_DTYPES, where=kind)
         if len(self.windows) != self.n_layers:
             raise ValueError(f"expected a window for each of {self.n_layers} layers, got {len(self.windows)}")
-        if not set(self.kept_layers) <= set(range(self.n_layers)):
-            raise ValueError(f"expected layers from 0 to {self.n_layers - 1}, got {self.kept}")
+        if not {*self._layers, *self.attention_layers} <= set(range(self.n_layers)):
+            raise ValueError(f"expected layers from 0 to {self.n_layers - 1}, got {self.kept or self.attended}")
         if ({"query", "key"} <= set(self.dtypes)) != (self.rebuild is not None):
             raise ValueError("expected query and key together with how attention is rebuilt from them")
 
     @property
     def kept_layers(self) -> tuple[int, ...]:
-        """The layers of the model that the store keeps, in order: those that a stage runs over."""
+        """The layers whose attention the store keeps, in order: those that a stage runs over."""
+        return tuple(layer for layer in self._layers if self.attended is None or layer in self.attended)
+
+    @property
+    def attention_layers(self) -> tuple[int, ...]:
+        """The layers of the model that have attention, kept or not, in order: those that have heads."""
+        return tuple(range(self.n_layers)) if self.attended is None else self.attended
+
+    @property
+    def _layers(self) -> tuple[int, ...]:
         return tuple(range(self.n_layers)) if self.kept is None else self.kept
 
     @property
@@ -98,16 +113,18 @@ class StoreShape:
 
     def layer_numbers(self, kind: str) -> tuple[int, ...]:
         """The layers of a kind that are kept, in order: of the residual stream also what follows each of them."""
-        kept = self.kept_layers
-        return tuple(sorted({*kept, *(layer + 1 for layer in kept)})) if kind == "residual" else kept
+        if kind != "residual":
+            return self.kept_layers
+        return tuple(sorted({*self._layers, *(layer + 1 for layer in self._layers)}))
 
     def index(self, kind: str, layer: int) -> int:
         """Where a layer of a kind lies along the first axis; UsageError naming the layers that are kept."""
         numbers = self.layer_numbers(kind)
         if layer not in numbers:
-            every = f"a layer from 0 to {numbers[-1]}"
+            every = f"a layer from 0 to {self.n_layers - (kind != 'residual')}"
             kept = f"a layer whose {kind} the store keeps ({spans(numbers)})"
-            raise UsageError(every if self.kept is None else kept, got=str(layer))
+            some = self.kept is not None or self.attended is not None
+            raise UsageError(kept if some else every, got=str(layer))
         return numbers.index(layer)
 
     def terms(self, layer: int, sinks: Tensor | None) -> LayerTerms:
@@ -130,6 +147,7 @@ class StoreShape:
             "output_input": (n_tokens, self.n_heads, self.d_value),
             "residual": (n_tokens, self.d_model),
             "sink_mass": (n_tokens, self.n_heads),
+            "gate": (n_tokens, self.n_heads, self.d_value),
         }[kind]
 
     def _query_and_key(self, n_tokens: int) -> dict[str, tuple[int, ...]]:
@@ -155,12 +173,17 @@ class StoreShape:
             "ragged_axis": ragged[self.causal] if kind == "attention" else "tokens, one document after the other",
             "dtype": self.dtypes[kind],
             "bits": self.dtypes[kind] == "bfloat16",
-            **({} if self.kept is None else {"layers": list(self.layer_numbers(kind))}),
+            **({} if self._every(kind) else {"layers": list(self.layer_numbers(kind))}),
         }
+
+    def _every(self, kind: str) -> bool:
+        """Whether a kind lies there for every layer, so that a layer's number is its place."""
+        return self.kept is None and (self.attended is None or kind == "residual")
 
     def as_json(self) -> dict[str, Any]:
         """The shape as JSON; what a store does not make use of is left out."""
-        used = {n: v for n, v in asdict(self).items() if n not in ("kept", "rebuild") or v is not None}
+        unused = {"kept": None, "rebuild": None, "attended": None, "gated": False}
+        used = {n: v for n, v in asdict(self).items() if n not in unused or v != unused[n]}
         return {**used, "dtypes": dict(self.dtypes), "windows": list(self.windows)}
 
     @classmethod
@@ -168,8 +191,9 @@ class StoreShape:
         """The shape that a store says it has; ForeignStore if it says something else."""
         try:
             shape = {**data, "windows": tuple(data["windows"])}
-            if data.get("kept") is not None:
-                shape["kept"] = tuple(data["kept"])
+            for name in ("kept", "attended"):
+                if data.get(name) is not None:
+                    shape[name] = tuple(data[name])
             if (terms := data.get("rebuild")) is not None:
                 lists = {"scaling": tuple(terms["scaling"]), "softcap": tuple(terms["softcap"])}
                 shape["rebuild"] = Rebuild(**{**terms, **lists})

@@ -213,24 +213,26 @@ def write_model(
 ) -> dict[str, FileRecord]:
     """Write what does not depend on the text, and the store's own groups, into staging, as float32.
 
-    `w_o`: per layer the output projection by head, (H, d_v, D); a tensor (L, H, d_v, D) serves. `bias`: per layer (D,),
+    L counts the layers that have attention. `w_o`: per layer the output projection by head, (H, d_v, D); a tensor
+    (L, H, d_v, D) serves. `bias`: per layer (D,),
     or None. `value_norm`: Frobenius norm of W_V per layer and key/value head, (L, H_kv). `sinks`: learned sink logits
     (L, H), which a store of rebuilt attention needs. Returns every file's record by its path inside the store; publish
     them with `model_moves`.
     """
     files, arrays = _Files(fs, staging_path), dict[str, Array]()
-    sizes: tuple[int, ...] = (shape.n_layers, shape.n_heads, shape.d_value, shape.d_model)
-    arrays[MODEL_WEIGHT] = _model_array(MODEL_WEIGHT, sizes, ("layer", "head", "d_value", "d_model"))
+    n_layers = len(shape.attention_layers)
+    sizes: tuple[int, ...] = (n_layers, shape.n_heads, shape.d_value, shape.d_model)
+    arrays[MODEL_WEIGHT] = _model_array(MODEL_WEIGHT, sizes, ("layer", "head", "d_value", "d_model"), shape)
     _write_layers(files, MODEL_WEIGHT, arrays[MODEL_WEIGHT], w_o)
     if bias is not None:
-        arrays[MODEL_BIAS] = _model_array(MODEL_BIAS, (shape.n_layers, shape.d_model), ("layer", "d_model"))
+        arrays[MODEL_BIAS] = _model_array(MODEL_BIAS, (n_layers, shape.d_model), ("layer", "d_model"), shape)
         _write_layers(files, MODEL_BIAS, arrays[MODEL_BIAS], bias)
     if value_norm is not None:
-        sizes = (shape.n_layers, shape.n_kv_heads)
-        arrays[MODEL_VALUE_NORM] = _model_array(MODEL_VALUE_NORM, sizes, ("layer", "kv_head"))
+        sizes = (n_layers, shape.n_kv_heads)
+        arrays[MODEL_VALUE_NORM] = _model_array(MODEL_VALUE_NORM, sizes, ("layer", "kv_head"), shape)
         _write_layers(files, MODEL_VALUE_NORM, arrays[MODEL_VALUE_NORM], value_norm)
     if sinks is not None:
-        arrays[MODEL_SINKS] = _model_array(MODEL_SINKS, (shape.n_layers, shape.n_heads), ("layer", "head"))
+        arrays[MODEL_SINKS] = _model_array(MODEL_SINKS, (n_layers, shape.n_heads), ("layer", "head"), shape)
         _write_layers(files, MODEL_SINKS, arrays[MODEL_SINKS], sinks)
     groups: dict[str, dict[str, Any]] = {
         "": {"meaning": "activation store of Theodolite", "shape": shape.as_json()},
@@ -250,8 +252,9 @@ _MODEL = {
 }
 
 
-def _model_array(name: str, shape: tuple[int, ...], axes: tuple[str, ...]) -> Array:
-    return Array(shape, "<f4", axes, _MODEL[name], float("nan"))
+def _model_array(name: str, sizes: tuple[int, ...], axes: tuple[str, ...], shape: StoreShape) -> Array:
+    layers = {} if shape.attended is None else {"layers": list(shape.attended)}
+    return Array(sizes, "<f4", axes, {**_MODEL[name], **layers}, float("nan"))
 
 
 def _write_layers(files: _Files, path: str, array: Array, layers: Iterable[torch.Tensor]) -> None:

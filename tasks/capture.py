@@ -100,10 +100,12 @@ def store_shape(loaded: LoadedModel, settings: Mapping[str, Any]) -> StoreShape:
         d_model=a.d_model,
         d_value=a.d_value,
         causal=a.causal,
-        dtypes=chosen.dtypes(sinks=a.kind.sinks is not None),
+        dtypes=chosen.dtypes(sinks=a.kind.sinks is not None, gated=bool(a.gates)),
         windows=a.windows,
         kept=chosen.layers,
         rebuild=rebuild,
+        attended=a.attended if a.kind.hybrid else None,
+        gated=bool(a.gates),
     )
 
 
@@ -119,12 +121,12 @@ def _publish_model(prepared: Prepared, loaded: LoadedModel, shape: StoreShape) -
 
 
 def _model_tensors(loaded: LoadedModel) -> tuple[list[torch.Tensor], list[torch.Tensor] | None, torch.Tensor]:
-    """Per layer W_O by head and its bias (None where the family has none), and the norms of W_V, (L, H_kv)."""
+    """Per layer with attention W_O by head and its bias (None where there is none), and the norms of W_V, (L, H_kv)."""
     import torch
 
     from tasks.models.families import output_weights, value_weight_norms
 
-    layers = range(loaded.anatomy.n_layers)
+    layers = loaded.anatomy.attended
     pairs = [output_weights(loaded.anatomy, layer) for layer in layers]
     biases = [bias for _, bias in pairs if bias is not None]
     norms = torch.stack([value_weight_norms(loaded.anatomy, layer).float().cpu() for layer in layers])
@@ -135,7 +137,7 @@ def _sinks(loaded: LoadedModel) -> torch.Tensor:
     """The learned sink logits, (L, H)."""
     import torch
 
-    logits = [sink_logits(loaded.anatomy, layer) for layer in range(loaded.anatomy.n_layers)]
+    logits = [sink_logits(loaded.anatomy, layer) for layer in loaded.anatomy.attended]
     return torch.stack([layer for layer in logits if layer is not None])
 
 

@@ -123,16 +123,17 @@ def _token_columns(prepared: Prepared, token_ids: list[np.ndarray], nll: list[np
 
 def _head_columns(store: ActivationStore) -> dict[str, Any]:
     shape = store.shape
-    norms = np.stack([store.value_norm(layer) for layer in range(store.shape.n_layers)])
-    heads = np.tile(np.arange(shape.n_heads, dtype=np.int32), shape.n_layers)
-    layers = np.repeat(np.arange(shape.n_layers, dtype=np.int32), shape.n_heads)
+    numbers = shape.attention_layers  # the others have no heads
+    norms = np.stack([store.value_norm(layer) for layer in numbers])
+    heads = np.tile(np.arange(shape.n_heads, dtype=np.int32), len(numbers))
+    layers = np.repeat(np.asarray(numbers, dtype=np.int32), shape.n_heads)
     kv_head = heads // (shape.n_heads // shape.n_kv_heads)
-    output_norms = [store.weights(layer)[0].flatten(1).norm(dim=1).numpy() for layer in range(shape.n_layers)]
+    output_norms = [store.weights(layer)[0].flatten(1).norm(dim=1).numpy() for layer in numbers]
     return {
         "layer": layers,
         "head": heads,
         "kv_head": kv_head.astype(np.int32),
-        "weight_norm_v": norms[layers, kv_head].astype(np.float32),
+        "weight_norm_v": norms[np.repeat(np.arange(len(numbers)), shape.n_heads), kv_head].astype(np.float32),
         "weight_norm_o": np.concatenate(output_norms).astype(np.float32),
     }
 
@@ -179,6 +180,7 @@ def _capture_columns(prepared: Prepared, store: ActivationStore) -> dict[str, An
                 "settings": settings,
                 "store_dtypes": _store_dtypes(shape),
                 "kept_layers": list(shape.kept_layers),
+                **({} if shape.attended is None else {"attention_layers": list(shape.attended)}),
                 "model": record["model_config"],
             },
             sort_keys=True,

@@ -18,9 +18,10 @@ two, which planning decides."""
 
 ATTENTION_KINDS: Mapping[str, tuple[str, ...]] = {"stored": ("attention",), "rebuilt": ("query", "key"), "none": ()}
 OTHER_KINDS = ("value", "output_input", "residual")
-"""The kinds that may be chosen; attention has a setting of its own, and the learned sinks' mass is kept beside it."""
+"""The kinds that may be chosen; attention has a setting of its own, and the learned sinks' mass is kept beside it,
+and the heads' gate beside the value."""
 
-KINDS = ("attention", "query", "key", *OTHER_KINDS, "sink_mass")
+KINDS = ("attention", "query", "key", *OTHER_KINDS, "sink_mass", "gate")
 
 
 @dataclass(frozen=True)
@@ -44,10 +45,11 @@ class Chosen:
         numbers = None if layers is None else layer_numbers(layers)
         return cls(settings["attention"], numbers, kinds, store_dtypes(settings["store_dtype"]))
 
-    def dtypes(self, *, sinks: bool) -> dict[str, str]:
-        """What the store keeps: each kind and its dtype. `sinks`: whether the family has learned sinks."""
+    def dtypes(self, *, sinks: bool, gated: bool = False) -> dict[str, str]:
+        """What the store keeps: each kind and its dtype. `sinks`, `gated`: whether the family has them."""
         attention = ATTENTION_KINDS[self.attention]
         kept = (*attention, *self.kinds, *(("sink_mass",) if sinks and self.attention == "stored" else ()))
+        kept = (*kept, *(("gate",) if gated and "value" in self.kinds else ()))
         return {kind: self.dtype_of[kind] for kind in kept}
 
     def offered(self) -> frozenset[str]:

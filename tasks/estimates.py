@@ -8,6 +8,7 @@ from typing import Any
 
 from storage.errors import ModelError
 from tasks.chosen import ATTENTION_KINDS, Chosen
+from tasks.models.attended import LAYERS, attended_layers
 from tasks.models.families import POSITIONS, first_position
 from tasks.models.table import FALLBACK, FAMILIES, INTERFACE
 
@@ -38,6 +39,10 @@ class ConfigShape:
     gated_mlp: bool
     causal: bool
     way: str
+    attended: tuple[int, ...] | None = None
+    """The layers that have attention; None for all."""
+    gated: bool = False
+    """Whether each head's output is multiplied by a gate."""
 
     @classmethod
     def of(cls, config: Mapping[str, Any], where: str) -> ConfigShape:
@@ -63,13 +68,13 @@ class ConfigShape:
 
         heads = size("num_attention_heads", "n_head", "n_heads", "num_heads")
         width = size("hidden_size", "n_embd", "d_model", "dim", "n_embed")
-        head = size("head_dim", default=width // heads)
+        head = size("head_dim", "attention_head_dim", default=width // heads)
         family, first = FAMILIES.get(str(inner.get("model_type"))), first_position(inner)
         latent = inner.get("qk_nope_head_dim") is not None  # DeepSeek V2, V3: keys are made per head from a latent
         d_qk = size("qk_nope_head_dim") + size("qk_rope_head_dim") if latent else head
         n_kv_heads = _n_kv_heads(inner, heads) or size("num_key_value_heads", default=heads)
         return cls(
-            n_layers=size("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
+            n_layers=size(*LAYERS, default=len(inner.get("layers_block_type") or ()) or None),
             n_heads=heads,
             n_kv_heads=n_kv_heads,
             d_model=width,
@@ -82,6 +87,8 @@ class ConfigShape:
             gated_mlp=inner.get("model_type") not in _UNGATED,
             causal=family is None or family.causal,
             way=INTERFACE if family is None else family.way,
+            attended=attended_layers(inner, where),
+            gated=family is not None and bool(family.gate),
         )
 
     def entries(self, length: int) -> int:
@@ -115,7 +122,8 @@ def _size(name: str, value: Any, least: int, where: str) -> int:
 
 def stored_bytes(shape: ConfigShape, lengths: list[int], chosen: Chosen) -> dict[str, int]:
     """Bytes of each kind of tensor before compression, which then saves more the sparser attention is."""
-    tokens, layers = sum(lengths), _n_layers(shape, chosen)
+    tokens, layers = sum(lengths), len(attention_layers(shape, chosen.layers))
+    streams = shape.n_layers if chosen.layers is None else len(chosen.layers)
     following = 0 if chosen.layers is None else len({layer + 1 for layer in chosen.layers} - {*chosen.layers})
     values = {
         "attention": layers * shape.n_heads * sum(shape.entries(t) for t in lengths),
@@ -123,10 +131,14 @@ def stored_bytes(shape: ConfigShape, lengths: list[int], chosen: Chosen) -> dict
         "key": layers * tokens * shape.n_key_heads * shape.d_qk,
         "value": layers * tokens * shape.n_kv_heads * shape.d_value,
         "output_input": layers * tokens * shape.n_heads * shape.d_value,
-        "residual": (layers + (1 if chosen.layers is None else following)) * tokens * shape.d_model,
+        "gate": layers * tokens * shape.n_heads * shape.d_value,
+        "residual": (streams + (1 if chosen.layers is None else following)) * tokens * shape.d_model,
     }
-    sizes = {kind: values[kind] * BYTES[dtype] for kind, dtype in chosen.dtypes(sinks=False).items()}
-    return {**sizes, "output_projection": shape.n_layers * shape.n_heads * shape.d_value * shape.d_model * 4}
+    sizes = {kind: values[kind] * BYTES[dtype] for kind, dtype in chosen.dtypes(sinks=False, gated=shape.gated).items()}
+    return {
+        **sizes,
+        "output_projection": len(attention_layers(shape, None)) * shape.n_heads * shape.d_value * shape.d_model * 4,
+    }
 
 
 def attention_bytes(shape: ConfigShape, lengths: list[int], chosen: Chosen) -> dict[str, int]:
@@ -135,12 +147,14 @@ def attention_bytes(shape: ConfigShape, lengths: list[int], chosen: Chosen) -> d
     return {way: sum(sizes[kind] for kind in ATTENTION_KINDS[way]) for way, sizes in ways.items()}
 
 
-def _n_layers(shape: ConfigShape, chosen: Chosen) -> int:
-    return shape.n_layers if chosen.layers is None else len(chosen.layers)
+def attention_layers(shape: ConfigShape, chosen: tuple[int, ...] | None) -> tuple[int, ...]:
+    """Of the chosen layers, None for all, those that have attention."""
+    there = tuple(range(shape.n_layers)) if shape.attended is None else shape.attended
+    return there if chosen is None else tuple(layer for layer in chosen if layer in there)
 
 
 def parameters(shape: ConfigShape) -> int:
-    """Weights of all layers, without embeddings."""
+    """Weights of all layers, without embeddings; a layer without attention counts as if it had it."""
     attention = shape.d_model * shape.d_value * (2 * shape.n_heads + 2 * shape.n_kv_heads)
     mlp = shape.d_model * shape.d_mlp * (3 if shape.gated_mlp else 2)
     return shape.n_layers * (attention + mlp)
@@ -150,7 +164,7 @@ def operations(shape: ConfigShape, lengths: list[int]) -> int:
     """Floating-point operations of one forward pass over the corpus: two a weight and token, plus attention."""
     tokens, squares = sum(lengths), sum(t * t for t in lengths)
     dense = 2 * (parameters(shape) + shape.vocab * shape.d_model) * tokens
-    return dense + 4 * shape.n_layers * shape.n_heads * shape.d_value * squares
+    return dense + 4 * len(attention_layers(shape, None)) * shape.n_heads * shape.d_value * squares
 
 
 def memory_peak(

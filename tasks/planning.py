@@ -20,7 +20,14 @@ from tasks.corpora.readers import read_files
 from tasks.corpora.streams import CORPUS
 from tasks.corpora.windows import WindowSettings, WindowStream
 from tasks.documents import DOCUMENTS, read_windows, record_of, write_windows
-from tasks.estimates import ConfigShape, attention_bytes, memory_peak, operations, stored_bytes
+from tasks.estimates import (
+    ConfigShape,
+    attention_bytes,
+    attention_layers,
+    memory_peak,
+    operations,
+    stored_bytes,
+)
 from tasks.identity import CaptureIdentity, CaptureSettings, blocks, capture_identity, package_versions
 from tasks.models.families import family_of
 from tasks.models.rebuildable import require_rebuildable, why_not
@@ -116,6 +123,11 @@ def _resolved(
     layers = Chosen.of(asdict(settings)).layers
     if layers is not None and layers[-1] >= shape.n_layers:
         raise UsageError(f"layers from 0 to {shape.n_layers - 1}", got=str(layers[-1]), where="layers")
+    if layers is not None and not attention_layers(shape, layers):
+        from storage.store_shape import spans  # which loads torch
+
+        there = spans(attention_layers(shape, None))
+        raise UsageError(f"layers of which one has attention ({there})", got=str(settings.layers), where="layers")
     if layers is not None and len(layers) == shape.n_layers:
         settings = replace(settings, layers=None)
     if settings.attention == "rebuilt":

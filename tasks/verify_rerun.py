@@ -133,9 +133,9 @@ def _hold_layer(
     for kind, of_layers in (
         ("attention", plain.attention),
         ("output_input", plain.output_input),
-        ("residual", plain.residual),
+        ("residual", dict(enumerate(plain.residual))),
     ):
-        if errors.layer < len(of_layers) and (stored := _stored(reader, errors.layer, kind, doc)) is not None:
+        if errors.layer in of_layers and (stored := _stored(reader, errors.layer, kind, doc)) is not None:
             dtypes = computed, reader.shape.dtypes.get(kind, "float32")  # attention that is rebuilt is not rounded
             _compare(kind, stored, of_layers[errors.layer], errors, doc, dtypes, problems)
     if errors.layer == reader.shape.n_layers and plain.nll is not None:

@@ -1,5 +1,5 @@
 -- grain: one row per (capture)
--- Heads are complete: n_layers × n_heads of them, each in range and reading the key/value head of its group.
+-- Heads are complete: n_heads in each layer with attention, each in range and reading the key/value head of its group.
 -- $everything boolean = false: all rows checked, instead of those that break it
 with counted as (
     select
@@ -16,9 +16,11 @@ with counted as (
 measured as (
     select
         capture,
-        abs(coalesce(n, 0) - n_layers::bigint * n_heads) + coalesce(misplaced, 0) as error,
+        abs(coalesce(n, 0) - n_attending::bigint * n_heads) + coalesce(misplaced, 0) as error,
         0 as tolerance
-    from captures
+    from (
+        select *, coalesce(json_array_length(config, '$.attention_layers'), n_layers) as n_attending from captures
+    )
     left join counted using (capture)
 )
 select * from measured where $everything or not coalesce(error <= tolerance, false)

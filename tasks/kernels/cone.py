@@ -37,7 +37,7 @@ def semantic_cone(outputs: HeadOutputs, weights: LayerWeights) -> SemanticCone:
     """
     gram = weights.gram.double()
     tail = outputs.tail[:, 1:].double()  # (H, T−1, d_v)
-    kept = torch.addcmul(tail, outputs.sink_rate[:, 1:, None].double(), first_values(outputs).double())
+    kept = torch.addcmul(tail, outputs.sink_rate[:, 1:, None].double(), first_values(outputs, slice(1, None)).double())
     groups = _row_groups(outputs.norm[:, 1:])  # (H, 2, T−1)
     pairs = [_pairwise(vectors, gram, groups) for vectors in (kept, tail)]
     return SemanticCone(torch.stack([n for n, _ in pairs], -1), torch.stack([c for _, c in pairs], -1))

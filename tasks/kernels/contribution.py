@@ -94,10 +94,14 @@ def contributions(
 
 
 def _token_scores(sums: EntrySums) -> TokenScores:
-    T, norm = sums.outputs.norm.shape[1], sums.outputs.value_norm[:, :-1]
+    T = sums.outputs.norm.shape[1]
     raw, per_output = (x.contiguous() for x in sums.alpha_column[..., :-1].unbind(1))
     intra, inter, intra_abs, inter_abs = (x.contiguous() for x in sums.column[..., :-1].unbind(1))
-    vwon = per_output * norm
+    if sums.outputs.gate is None:
+        norm = sums.outputs.value_norm[:, :-1]
+        vw, vwon = raw * norm, per_output * norm
+    else:  # a key's length differs from query to query
+        vw, vwon = (x.contiguous() for x in sums.length_column[..., :-1].unbind(1))
     if sums.any_dead:
         undefined = _keys_seen_by(sums.dead_row, sums.window)  # (H, T−1)
         for scores in (vwon, intra, intra_abs):
@@ -106,7 +110,7 @@ def _token_scores(sums: EntrySums) -> TokenScores:
         undefined = _keys_seen_by(sums.dead_query[None], sums.window)  # (1, T−1)
         for scores in (inter, inter_abs):
             scores[:, undefined[0]] = torch.nan
-    return TokenScores(queries_seeing(T, sums.window), raw, raw * norm, vwon, intra, intra_abs, inter, inter_abs)
+    return TokenScores(queries_seeing(T, sums.window), raw, vw, vwon, intra, intra_abs, inter, inter_abs)
 
 
 def _keys_seen_by(queries: Bool[Tensor, "n T"], window: int | None) -> Bool[Tensor, "n K"]:
@@ -133,7 +137,7 @@ def _edges(sums: EntrySums) -> Edges:
     alpha, intra, inter = (x.contiguous() for x in sums.edge.unbind(1))
     for values in (alpha, intra, inter):
         values[absent] = torch.nan
-    length = o.value_norm.gather(1, at.flatten(1)).view_as(alpha)
+    length = o.value_norm.gather(1, at.flatten(1)).view_as(alpha) if o.gate is None else sums.edge_length
     relative = length * reciprocal(o.norm)[..., None]
     relative[absent] = torch.nan
     cosine = intra / (alpha * relative)

@@ -52,10 +52,11 @@ def semantic_drift(
         alpha = attention[:, rows, keys]
         weak = alpha.numpy() < uniform[rows].numpy()  # numpy compares ten times as fast as torch
         drift[:, rows] = torch.bmm(torch.from_numpy(weak.astype(np.float32)).mul_(alpha), read[:, keys])
-    drift = drift[:, 1:]  # (H, T−1, d_v)
+    later = slice(1, None)
+    drift = outputs.gated(drift[:, later], later)  # (H, T−1, d_v)
     projected = torch.bmm(drift, weights.gram)
     norm = root((drift * projected).sum(-1))
-    first = first_values(outputs)
-    cosine = (projected * first).sum(-1) / (norm * outputs.value_norm[:, :1])  # 0/0 is NaN
+    first_norm = outputs.first_norm if outputs.gate is None else outputs.first_norm[:, later]
+    cosine = (projected * first_values(outputs, later)).sum(-1) / (norm * first_norm)  # 0/0 is NaN
     cosine = torch.where(norm > 0, cosine, torch.nan).double().clamp_(-1, 1)
     return SemanticDrift(n_tokens - 1, norm.double().mean(-1), cosine.nanmean(-1))

@@ -33,6 +33,9 @@ class EntrySums:
         self.dead_row, self.dead_query = outputs.norm == 0, outputs.layer_norm == 0  # (H, T), (T,)
         self.any_dead = bool(self.dead_row.any())
         self.alpha_column = attention.new_zeros(n_heads, 2, n_tokens)  # Σ_i α, Σ_i α/‖o‖
+        gated = outputs.gate is not None
+        self.length_column = attention.new_zeros(n_heads, 2, n_tokens if gated else 0)  # the same with α ‖ṽ‖
+        self.edge_length = attention.new_empty(n_heads, n_tokens, n_edges if gated else 0)  # ‖ṽ‖
         self.column = attention.new_zeros(n_heads, 4, n_tokens)  # Σ_i of cw_intra, cw_inter, |cw_intra|, |cw_inter|
         self.row = attention.new_empty(n_heads, 3, n_tokens)  # Σ_j of cw_intra, cw_inter, |cw_intra|
         self.n_edges = n_edges
@@ -60,6 +63,10 @@ class EntrySums:
         at = chosen.clamp_min(0)
         self.edge[:, 0, rows] = alpha.gather(2, at)
         self.edge[:, 1:, rows] = entry.gather(3, at[:, None].expand(-1, 2, -1, -1))
+        if self.outputs.gate is not None:
+            length = self.outputs.lengths(block)
+            self.length_column[:, :, keys].add_(torch.bmm(self._per_query[:, :, rows], alpha * length))
+            self.edge_length[:, rows] = length.gather(2, at)
         self.edge_key[:, rows] = torch.where(chosen < 0, -1, chosen + block.first_key) if block.first_key else chosen
 
         entry.abs_()

@@ -62,7 +62,7 @@ def _block_moments(
     log α and log|score| are taken about `pivot`, near their means, so that squares keep their digits.
     """
     rows, keys = slice(block.start, block.stop), slice(block.first_key, block.stop)
-    alpha, length, norm = attention[:, rows, keys], outputs.value_norm[:, keys], outputs.norm[:, rows]
+    alpha, length, norm = attention[:, rows, keys], outputs.lengths(block), outputs.norm[:, rows]
     inside = _tail_keys(block, window).numpy()
     kept = (alpha.numpy() != 0) & (score.numpy() != 0) & inside  # numpy compares ten times as fast as torch
     weight = torch.from_numpy(kept.astype(np.float32))  # (H, q, K)
@@ -71,7 +71,7 @@ def _block_moments(
     x = (alpha + unit).log_().sub_(pivot[0, :, None, None]).mul_(weight)
     p = score.abs().add_(unit).log_().sub_(pivot[1, :, None, None]).mul_(weight)
 
-    n, sums, products = _log_sums(weight, x, p, length, norm)
+    n, sums, products = (_log_sums if outputs.gate is None else _log_sums_by_entry)(weight, x, p, length, norm)
     count = n.clamp_min(1)
     centred = products - torch.einsum("fh,gh->hfg", sums, sums) / count[:, None, None]
     mean = sums / count + torch.stack((pivot[0], torch.zeros_like(pivot[0]), pivot[1]))
@@ -85,14 +85,14 @@ def _log_sums(
     weight: Float[Tensor, "H q K"],
     x: Float[Tensor, "H q K"],
     p: Float[Tensor, "H q K"],
-    length: Float[Tensor, "H K"],
+    length: Float[Tensor, "H 1 K"],
     norm: Float[Tensor, "H q"],
 ) -> tuple[Float64[Tensor, " H"], Float64[Tensor, "3 H"], Float64[Tensor, "H 3 3"]]:
     """Count, sums and sums of products of x, y, p with y = log ‖ṽ_j‖/‖o_i‖ = c_j − e_i.
 
     y is never made: its sums are products of a matrix with the vectors c and e.
     """
-    c, e = length.clamp_min(_LEAST).log(), norm.clamp_min(_LEAST).log()
+    c, e = length[:, 0].clamp_min(_LEAST).log(), norm.clamp_min(_LEAST).log()
     level = c.mean(-1, keepdim=True)  # c_j − e_i does not change with it, and small c keep their digits in c²
     c, e = c - level, (e - level).double()
     ones = torch.ones_like(c)
@@ -105,15 +105,32 @@ def _log_sums(
     return count.sum(-1), sums, torch.stack((xx, xy, xp, xy, yy, py, xp, py, pp), -1).view(-1, 3, 3)
 
 
+def _log_sums_by_entry(
+    weight: Float[Tensor, "H q K"],
+    x: Float[Tensor, "H q K"],
+    p: Float[Tensor, "H q K"],
+    length: Float[Tensor, "H q K"],
+    norm: Float[Tensor, "H q"],
+) -> tuple[Float64[Tensor, " H"], Float64[Tensor, "3 H"], Float64[Tensor, "H 3 3"]]:
+    """The same where a gate makes the lengths differ from query to query, so that y has to be made."""
+    y = (length.clamp_min(_LEAST).log() - norm.clamp_min(_LEAST).log()[..., None]).mul_(weight)
+    variables = torch.stack((x, y, p), 1).flatten(2).double()  # (H, 3, q·K)
+    return weight.sum((1, 2)).double(), variables.sum(-1).T, torch.bmm(variables, variables.transpose(1, 2))
+
+
 def _ratio_sums(
     weight: Float[Tensor, "H q K"],
     score: Float[Tensor, "H q K"],
-    length: Float[Tensor, "H K"],
+    length: Float[Tensor, "H n K"],
     norm: Float[Tensor, "H q"],
 ) -> tuple[Float64[Tensor, " H"], Float64[Tensor, " H"]]:
     """Σ ‖ṽ_j‖/‖o_i‖ and Σ cos = Σ score ‖o_i‖/‖ṽ_j‖ over the entries kept."""
-    relative = torch.bmm(weight, length[..., None])[..., 0] * reciprocal(norm)
-    cosine = torch.bmm(score, reciprocal(length)[..., None])[..., 0] * norm
+    if length.shape[1] == 1:
+        relative = torch.bmm(weight, length.transpose(1, 2))[..., 0] * reciprocal(norm)
+        cosine = torch.bmm(score, reciprocal(length).transpose(1, 2))[..., 0] * norm
+    else:
+        relative = (weight * length).sum(-1) * reciprocal(norm)
+        cosine = (score * reciprocal(length)).sum(-1) * norm
     return relative.double().sum(-1), cosine.double().sum(-1)
 
 

@@ -11,7 +11,6 @@ from tasks.kernels.factor_tail import tail_entries, tail_moments
 from tasks.kernels.moments import Moments
 from tasks.kernels.outputs import HeadOutputs, read_by_query_heads
 from tasks.kernels.scores import reciprocal
-from tasks.kernels.sink import first_values
 from tasks.kernels.visibility import QUERY_BLOCK
 
 TOKEN_GROUPS = ("sink", "self", "tail")
@@ -38,12 +37,12 @@ def factor_moments(
     n_heads, n_tokens = outputs.norm.shape
     queries, length = torch.arange(n_tokens), outputs.value_norm
     scale = reciprocal(outputs.norm).square_()
-    sink_score = (outputs.projected * first_values(outputs)).sum(-1) * scale
+    sink_score = (outputs.projected * read_by_query_heads(outputs.value[:, :1], n_heads)).sum(-1) * scale
     own_score = (outputs.projected * read_by_query_heads(outputs.value, n_heads)).sum(-1) * scale
     own = attention.diagonal(dim1=1, dim2=2)
     see_sink = (queries >= 1) & (queries < (n_tokens if window is None else window))
     groups = (
-        _entry_moments(outputs.sink_rate, sink_score, length[:, :1].expand_as(length), outputs.norm, see_sink),
+        _entry_moments(outputs.sink_rate, sink_score, outputs.first_norm.expand_as(length), outputs.norm, see_sink),
         _entry_moments(own, own_score, length, outputs.norm, queries >= 1),
         tail_moments(attention, outputs, window=window, query_block=query_block),
     )

@@ -8,7 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tasks.kernels.visibility import QUERY_BLOCK, query_blocks
+from tasks.kernels.gate import Gate
+from tasks.kernels.visibility import QUERY_BLOCK, QueryBlock, query_blocks
 from tasks.kernels.weights import LayerWeights
 
 _CANCELLED = 1e-6
@@ -26,19 +27,33 @@ class HeadOutputs:
     value: Float[Tensor, "H_kv T d_v"]
     """v[g,j], one row per key/value head."""
     value_norm: Float[Tensor, "H T"]
-    """‖ṽ[h,j]‖ ≥ 0."""
+    """‖ṽ[h,j]‖ ≥ 0; with a gate, as the key's own query gates it."""
+    first_norm: Float[Tensor, "H n"]
+    """‖ṽ[h,0]‖ ≥ 0; with a gate for each query (n = T), else n = 1."""
     sink_rate: Float[Tensor, "H T"]
     """α[h,i,0]."""
     tail: Float[Tensor, "H T d_v"]
-    """Σ_{j≥1} α[h,i,j] v[g,j]."""
+    """Σ_{j≥1} α[h,i,j] v[g,j], gated."""
     projected: Float[Tensor, "H T d_v"]
-    """z[h,i] G_h, so that ⟨ṽ_j, o[h,i]⟩ = projected · v_j."""
+    """z[h,i] G_h, gated, so that ⟨ṽ_j, o[h,i]⟩ = projected · v_j."""
     crossed: Float[Tensor, "T H d_v"]
-    """o[i] W_O[h]ᵀ, so that ⟨ṽ[h,j], o[i]⟩ = crossed · v_j."""
+    """o[i] W_O[h]ᵀ, gated, so that ⟨ṽ[h,j], o[i]⟩ = crossed · v_j."""
     norm: Float[Tensor, "H T"]
     """‖o[h,i]‖ ≥ 0."""
     layer_norm: Float[Tensor, " T"]
     """‖o[i]‖ ≥ 0, of the sum over heads."""
+    gate: Gate | None = None
+    """What multiplies each head's output, where the family gates them: ṽ[h,j] is then one for each query."""
+
+    def lengths(self, block: QueryBlock) -> Float[Tensor, "H n K"]:
+        """‖ṽ[h,j]‖ of a block's keys, for each of its queries where a gate makes them differ, else for all at once."""
+        if self.gate is None:
+            return self.value_norm[:, None, block.first_key : block.stop]
+        return self.gate.lengths(read_by_query_heads(self.value, self.norm.shape[0]), block)
+
+    def gated(self, vectors: Float[Tensor, "H m d_v"], rows: slice) -> Float[Tensor, "H n d_v"]:
+        """Sums of values of these queries, or one vector for all of them, as W_O is given them."""
+        return vectors if self.gate is None else vectors * self.gate.values[:, rows]
 
     @property
     def group(self) -> int:
@@ -77,6 +92,7 @@ def head_outputs(
     value: Float[Tensor, "T H_kv d_v"],
     weights: LayerWeights,
     *,
+    gate: Float[Tensor, "T H d_v"] | None = None,
     window: int | None = None,
     query_block: int = QUERY_BLOCK,
 ) -> HeadOutputs:
@@ -84,14 +100,17 @@ def head_outputs(
 
     z = α v; ‖o[h,i]‖² = z G_h zᵀ; ‖o[i]‖² = Σ_h z[h] · (z M)[h]; ‖ṽ_j‖² = v G_h vᵀ (methods.md §1, "Cost").
     `attention` ≥ 0 is zero at invisible keys, its rows sum to 1 or less; `window` is the layer's sliding window in
-    keys. Norms are ≥ 0, in the units of the residual stream; 0 where a head writes nothing, or the heads cancel to
-    float32 rounding.
+    keys; `gate` multiplies each head's output before W_O, z = g ⊙ α v, in families that have one. Norms are ≥ 0, in
+    the units of the residual stream; 0 where a head writes nothing, or the heads cancel to float32 rounding.
     Raises ValueError where query heads do not divide over the key/value heads.
     """
     n_heads, n_tokens, _ = attention.shape
     value = value.transpose(0, 1).contiguous()  # (H_kv, T, d_v)
     read = read_by_query_heads(value, n_heads)  # (H, T, d_v)
-    value_norm = root(torch.bmm(read, weights.gram).mul_(read).sum(-1))
+    gates = None if gate is None else Gate.of(gate, weights.gram)
+    own = read if gates is None else read * gates.values
+    value_norm = root(torch.bmm(own, weights.gram).mul_(own).sum(-1))
+    del own
     first = read[:, 0].clone()  # (H, d_v)
     read[:, 0] = 0
     tail = weighted_sums(attention, read, window=window, query_block=query_block)
@@ -99,18 +118,29 @@ def head_outputs(
     sink_rate = attention[:, :, 0].contiguous()
     by_token = tail.new_empty(n_tokens, n_heads, tail.shape[-1])  # z, one row per token for the product with M
     torch.addcmul(tail.transpose(0, 1), sink_rate.T[..., None], first, out=by_token)
+    first_norm = value_norm[:, :1]
+    if gate is not None and gates is not None:
+        by_token.mul_(gate)
+        tail.mul_(gates.values)
+        each = first[:, None] * gates.values
+        first_norm = root(torch.bmm(each, weights.gram).mul_(each).sum(-1))
     z = by_token.transpose(0, 1)  # (H, T, d_v)
     projected = torch.bmm(z, weights.gram)
     square = (z * projected).sum(-1)  # (H, T)
     crossed = (by_token.view(n_tokens, -1) @ weights.cross).view_as(by_token)
     layer_square = by_token.mul_(crossed).sum((1, 2))  # (T,)
+    if gate is not None and gates is not None:
+        projected.mul_(gates.values)
+        crossed.mul_(gate)
     return HeadOutputs(
         value=value,
         value_norm=value_norm,
+        first_norm=first_norm,
         sink_rate=sink_rate,
         tail=tail,
         projected=projected,
         crossed=crossed,
         norm=root(square),
         layer_norm=root(torch.where(layer_square < _CANCELLED * square.sum(0), 0, layer_square)),
+        gate=gates,
     )

@@ -24,7 +24,7 @@ class SinkGeometry:
     """a = α[h,i,0] in [0, 1]."""
     output_norm: Float[Tensor, "H n"]
     sink_norm: Float[Tensor, "H n"]
-    """‖s‖, the same for all queries of a head."""
+    """‖s‖, the same for all queries of a head unless a gate makes them differ."""
     tail_norm: Float[Tensor, "H n"]
     """‖m‖; NaN where r = 0."""
     cosine_sink_tail: Float[Tensor, "H n"]
@@ -47,9 +47,9 @@ def tail_mass(
     return mass
 
 
-def first_values(outputs: HeadOutputs) -> Float[Tensor, "H 1 d_v"]:
-    """v[g,0] as each query head reads it: the sink's value before projection."""
-    return outputs.value[:, :1].repeat_interleave(outputs.group, dim=0)
+def first_values(outputs: HeadOutputs, rows: slice) -> Float[Tensor, "H n d_v"]:
+    """v[g,0] as each query head reads it, the sink's value before projection; with a gate, as these rows gate it."""
+    return outputs.gated(outputs.value[:, :1].repeat_interleave(outputs.group, dim=0), rows)
 
 
 def sink_geometry(
@@ -66,7 +66,7 @@ def sink_geometry(
     """
     n_tokens = outputs.norm.shape[1]
     rows = slice(1, n_tokens if window is None else min(n_tokens, window))
-    s = first_values(outputs)  # (H, 1, d_v)
+    s = first_values(outputs, rows)  # (H, 1 or n, d_v)
     r = torch.where(rest[:, rows] > 0, rest[:, rows], torch.nan)  # no rest, no mean of it
     m = outputs.tail[:, rows] / r[..., None]  # (H, n, d_v)
     sG, mG = torch.bmm(s, weights.gram), torch.bmm(m, weights.gram)

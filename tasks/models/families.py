@@ -6,12 +6,13 @@ modules and widths. The families themselves are rows of table.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from storage.errors import ModelError
+from tasks.models.attended import attended_layers
 from tasks.models.table import FAMILIES, REFUSED, Family
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ __all__ = [
     "anatomy_of",
     "family_of",
     "first_position",
+    "gate_in",
     "max_positions",
     "output_weights",
     "value_weight_norms",
@@ -55,9 +57,17 @@ class Anatomy:
     """The model without its head: ends with the final norm, where the family has one."""
     layers: tuple[nn.Module, ...]
     """In the order they run; a family that shares its layers (ALBERT) has one module here several times."""
-    attentions: tuple[nn.Module, ...]
-    output_projections: tuple[nn.Module, ...]
-    value_projections: tuple[nn.Module, ...]
+    attentions: Mapping[int, nn.Module]
+    """By layer, of those that have attention; so are the projections."""
+    output_projections: Mapping[int, nn.Module]
+    value_projections: Mapping[int, nn.Module]
+    gates: Mapping[int, nn.Module] = field(default_factory=dict)
+    """By layer, what each head's output is multiplied with comes out of here, before the sigmoid; empty for none."""
+
+    @property
+    def attended(self) -> tuple[int, ...]:
+        """The layers that have attention, in order."""
+        return tuple(self.attentions)
 
     @property
     def family(self) -> str:
@@ -89,8 +99,11 @@ def family_of(config: Mapping[str, Any], *, where: str) -> Family:
     if not family.causal and config.get("is_decoder"):
         expected = f"{family.name} as the encoder it was made as"
         raise ModelError(expected, got="one that is a decoder (is_decoder)", where=where, remedy=_LIST)
+    if config.get("use_shared_attention_adapter"):
+        got = "one that adds an adapter's part to each projection"
+        raise ModelError(f"a {family.name} without adapters of attention", got=got, where=where, remedy=_LIST)
     unknown = sorted(set(config.get("layer_types") or ()) - {"full_attention", "sliding_attention"})
-    if unknown:
+    if unknown and not family.hybrid:
         raise ModelError("layers of full or sliding attention", got=", ".join(unknown), where=where, remedy=_LIST)
     return family
 
@@ -115,27 +128,46 @@ def anatomy_of(model: nn.Module) -> Anatomy:
     where = config.name_or_path or type(model).__name__
     family = family_of(config.to_dict(), where=where)
     body, layers = _body(model, family, where), _layers(model, family)
+    attended = _attended(layers, family, config.to_dict(), where)
     attentions, projections, values = (
-        tuple(attrgetter(path)(layer) for layer in layers)
+        {i: attrgetter(path)(layers[i]) for i in attended}
         for path in (family.attention, family.projection, family.value)
     )
     n_heads = int(config.num_attention_heads)
-    d_value = _width(projections[0], 0) // n_heads
+    d_value = _width(projections[attended[0]], 0) // n_heads
     return Anatomy(
         kind=family,
         n_layers=len(layers),
         n_heads=n_heads,
-        n_kv_heads=_n_kv_heads(family, _width(values[0], 1), n_heads, d_value),
+        n_kv_heads=_n_kv_heads(family, _width(values[attended[0]], 1), n_heads, d_value),
         d_model=int(config.hidden_size),
         d_value=d_value,
         causal=family.causal,
-        windows=_windows(config, len(layers)),
+        windows=tuple(w if i in attentions else None for i, w in enumerate(_windows(config, len(layers)))),
         body=body,
         layers=layers,
         attentions=attentions,
         output_projections=projections,
         value_projections=values,
+        gates={i: attrgetter(family.gate)(layers[i]) for i in attended if family.gate},
     )
+
+
+def _attended(layers: Sequence[nn.Module], family: Family, config: Mapping[str, Any], where: str) -> tuple[int, ...]:
+    """The layers with attention: as the configuration says, and as the modules show."""
+    declared = attended_layers(config, where)
+    if declared is None:
+        return tuple(range(len(layers)))
+    there = tuple(i for i, layer in enumerate(layers) if _has(layer, family.projection) and _has(layer, family.value))
+    if there != declared:
+        raise ModelError(f"attention in the layers {declared} of the configuration", got=str(there), where=where)
+    return declared
+
+
+def _has(module: Any, path: str) -> bool:
+    for name in path.split("."):
+        module = getattr(module, name, None)
+    return module is not None
 
 
 def _body(model: nn.Module, family: Family, where: str) -> nn.Module:
@@ -188,6 +220,14 @@ def values_in(anatomy: Anatomy, projected: Tensor) -> Tensor:
             return parts.flatten(-2).unflatten(-1, (n_kv, d_value))
         case other:
             raise AssertionError(f"unknown place of the value: {other}")
+
+
+def gate_in(anatomy: Anatomy, projected: Tensor) -> Tensor:
+    """The gate as it multiplies the heads' outputs, from what its projection puts out: (…, out) → (…, H, d_v)."""
+    per_head = projected.unflatten(-1, (anatomy.n_heads, -1))
+    if anatomy.kind.gate_layout == "tail_of_head":
+        per_head = per_head[..., -anatomy.d_value :]
+    return per_head.sigmoid()
 
 
 def value_weight_norms(anatomy: Anatomy, layer: int) -> Tensor:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from storage.store_shape import StoreShape
     from tasks.models.families import Anatomy
 
-_BY_DEFAULT = frozenset({"attention", "value", "output_input", "residual", "sink_mass"})
+_BY_DEFAULT = frozenset({"attention", "value", "output_input", "residual", "sink_mass", "gate"})
 
 
 @dataclass(frozen=True)

@@ -101,6 +101,7 @@ def load_model(source: ModelSource, dtype: str = "float32", device: str = "auto"
     damaged, or of another shape than the configuration says; UsageError for a dtype or device that is not there.
     """
     family = family_of(read_config(source), where=source.name)
+    _require_version(family, source.name)
     compute, place = torch_dtype(dtype), pick_device(device)
     # eager first: some families raise KeyError for a name that is not their own
     options = {"attn_implementation": "eager", "dtype": compute, "local_files_only": True, "output_loading_info": True}
@@ -125,7 +126,8 @@ def prepare(model: Any, source: ModelSource, *, dtype: str, device: str) -> Load
     from tasks.models import fallback, tap
 
     anatomy = anatomy_of(model)
-    way = INTERFACE if tap.reaches(type(anatomy.attentions[0])) else FALLBACK
+    _require_version(anatomy.kind, source.name)
+    way = INTERFACE if tap.reaches(type(anatomy.attentions[anatomy.attended[0]])) else FALLBACK
     wanted = tap.NAME if way == INTERFACE else "eager"
     if model.config._attn_implementation != wanted:
         model.set_attn_implementation(wanted)
@@ -134,6 +136,17 @@ def prepare(model: Any, source: ModelSource, *, dtype: str, device: str) -> Load
     if way == FALLBACK:
         fallback.attach(anatomy, clip=getattr(getattr(model.config, "attn_config", None), "clip_qkv", None))
     return LoadedModel(model, anatomy, source, device, dtype, way)
+
+
+def _require_version(family: Family, where: str) -> None:
+    """ModelError where the family's code in an older transformers gives other numbers, or shows no attention."""
+    if transformers_major() < family.since:
+        raise ModelError(
+            f"transformers {family.since} for {family.name}",
+            got=f"transformers {version('transformers')}, in which it cannot be captured faithfully",
+            where=where,
+            remedy=f"pip install 'transformers>={family.since}'.",
+        )
 
 
 def _auto_class(family: Family) -> tuple[Any, dict[str, Any]]:
@@ -148,7 +161,7 @@ def _auto_class(family: Family) -> tuple[Any, dict[str, Any]]:
 def _check_rotary(written: dict[str, Any], read: Any, where: str) -> None:
     """transformers before 5 passes over `rope_parameters` without a word, and would compute another model."""
     given = written.get("rope_parameters")
-    if not given or _transformers_major() >= 5:
+    if not given or transformers_major() >= 5:
         return
     share = getattr(read, "partial_rotary_factor", getattr(read, "rotary_pct", 1.0))
     used = {"rope_type": "default", "rope_theta": getattr(read, "rope_theta", None), "partial_rotary_factor": share}
@@ -158,7 +171,8 @@ def _check_rotary(written: dict[str, Any], read: Any, where: str) -> None:
         raise ModelError("rope_parameters that are understood", got=", ".join(ignored), where=where, remedy=remedy)
 
 
-def _transformers_major() -> int:
+def transformers_major() -> int:
+    """The major version of transformers that is installed."""
     return int(version("transformers").split(".")[0])
 
 

@@ -23,12 +23,12 @@ from tasks.models.sources import ModelSource
 class PlainRun:
     """One document as the plain model computes it, float32 on the CPU."""
 
-    attention: list[Tensor]
-    """Per layer (H, T, T)."""
+    attention: dict[int, Tensor]
+    """(H, T, T) of each layer that has attention."""
     residual: list[Tensor] = field(default_factory=list)
     """Before each layer and after the last, (T, D)."""
-    output_input: list[Tensor] = field(default_factory=list)
-    """Per layer (T, H, d_v)."""
+    output_input: dict[int, Tensor] = field(default_factory=dict)
+    """(T, H, d_v) of each layer that has attention."""
     nll: Tensor | None = None
     """(T,) in nats, NaN at position 0; None for a model that predicts no next token."""
 
@@ -55,7 +55,7 @@ def run_plain(loaded: LoadedModel, token_ids: np.ndarray) -> PlainRun:
     def layer_leaves(_module: nn.Module, _args: Any, output: Any) -> None:
         last[:] = [output[0] if isinstance(output, tuple) else output]
 
-    modules = dict.fromkeys(anatomy.output_projections)  # a family may share one module between its layers
+    modules = dict.fromkeys(anatomy.output_projections.values())  # a family may share one module between its layers
     hooks = [module.register_forward_pre_hook(projection_enters) for module in modules]
     hooks.append(anatomy.layers[-1].register_forward_hook(layer_leaves))
     try:
@@ -72,17 +72,22 @@ def run_plain(loaded: LoadedModel, token_ids: np.ndarray) -> PlainRun:
         for hook in hooks:
             hook.remove()
     attentions = [a for a in out.attentions or () if a is not None]
-    if len(attentions) != anatomy.n_layers:
+    if len(attentions) == anatomy.n_layers:  # MiniMax reports something of its layers without attention too
+        attentions = [attentions[layer] for layer in anatomy.attended]
+    if len(attentions) != len(anatomy.attended):
         raise ModelError(
-            f"attention weights of {anatomy.n_layers} layers from output_attentions=True",
+            f"attention weights of {len(anatomy.attended)} layers from output_attentions=True",
             got=str(len(attentions)),
             where=loaded.name,
             remedy="This family cannot be run again without the tap; use --documents 0.",
         )
     return PlainRun(
-        [_on_cpu(a[0]) for a in attentions],
+        {layer: _on_cpu(a[0]) for layer, a in zip(anatomy.attended, attentions, strict=True)},
         [*(_on_cpu(h[0]) for h in out.hidden_states[: anatomy.n_layers]), _on_cpu(last[0][0])],
-        [z.unflatten(-1, (anatomy.n_heads, anatomy.d_value)) for z in inputs],
+        {
+            layer: z.unflatten(-1, (anatomy.n_heads, anatomy.d_value))
+            for layer, z in zip(anatomy.attended, inputs, strict=True)
+        },
         _nll(out.logits[0], ids[0]) if anatomy.causal else None,
     )
 

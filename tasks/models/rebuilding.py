@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -43,9 +43,9 @@ class Heard:
         return cls(query.shape[1], key.shape[1], width, given, None if softcap is None else float(softcap))
 
 
-def rebuild_of(anatomy: Anatomy, heard: Sequence[Heard], dtype: str, where: str) -> Rebuild:
+def rebuild_of(anatomy: Anatomy, heard: Mapping[int, Heard], dtype: str, where: str) -> Rebuild:
     """How attention is rebuilt, from what each layer was called with; ModelError where their sizes differ."""
-    sizes = {(layer.n_heads, layer.n_key_heads, layer.d_qk) for layer in heard}
+    sizes = {(layer.n_heads, layer.n_key_heads, layer.d_qk) for layer in heard.values()}
     if len(sizes) != 1 or next(iter(sizes))[0] != anatomy.n_heads:
         raise ModelError(
             "queries and keys of one size in every layer, to rebuild attention from",
@@ -53,11 +53,12 @@ def rebuild_of(anatomy: Anatomy, heard: Sequence[Heard], dtype: str, where: str)
             where=where,
             remedy="Use --attention stored.",
         )
+    one = next(iter(heard.values()))
     return Rebuild(
-        d_qk=heard[0].d_qk,
-        n_key_heads=heard[0].n_key_heads,
-        scaling=tuple(layer.scaling for layer in heard),
-        softcap=tuple(layer.softcap for layer in heard),
+        d_qk=one.d_qk,
+        n_key_heads=one.n_key_heads,
+        scaling=tuple(heard[layer].scaling if layer in heard else 0.0 for layer in range(anatomy.n_layers)),
+        softcap=tuple(heard[layer].softcap if layer in heard else None for layer in range(anatomy.n_layers)),
         sinks=anatomy.kind.sinks is not None,
         dtype=dtype,
     )

@@ -52,7 +52,9 @@ class _Layer:
     query: Tensor | None = None  # (B, H, T, d_qk), where query and key (B, H_kv, T, d_qk) are kept
     key: Tensor | None = None
     samples: list[RebuildSample] = field(default_factory=list)  # per document
-    heads: Tensor | None = None  # (B, T, H, d_v)
+    mixed: Tensor | None = None  # (B, T, H, d_v): Σ α v, before a gate
+    gate: Tensor | None = None  # (B, T, H, d_v), where the family gates the heads
+    heads: Tensor | None = None  # (B, T, H, d_v): what W_O is given
     output: Tensor | None = None  # (B, T, D): what W_O returned
 
 
@@ -62,8 +64,9 @@ class BatchRecord:
     emit(layer, kind, tensor) gets CPU tensors without padding, documents one after the other: attention
     (H, Σ T(T+1)/2) in the stored dtype, row-major lower triangles, or (H, Σ T²) where it is not causal; query
     (N, H, d_qk) and key (N, H_kv, d_qk) in the stored dtype; value (N, H_kv, d_v); output_input (N, H, d_v); residual
-    (N, D) before each layer and, as layer L, after the last; sink_mass (N, H) where the family has sinks. Of these,
-    what `kept` says. Every layer is checked.
+    (N, D) before each layer and, as layer L, after the last; sink_mass (N, H) where the family has sinks; gate
+    (N, H, d_v) where it gates the heads. Of these, what `kept` says. Every layer with attention is checked; of the
+    others there is the residual stream.
     """
 
     def __init__(
@@ -81,11 +84,12 @@ class BatchRecord:
         self.model_name, self.query_block, self.attention_dtype = model_name, query_block, attention_dtype
         self.kept, self.heard = kept, dict[int, Heard]()
         self._layers: dict[int, list[int]] = {}
-        for layer, module in enumerate(anatomy.attentions):
+        for layer, module in anatomy.attentions.items():
             self._layers.setdefault(id(module), []).append(layer)
         self._entries = [span.entries(anatomy.causal) for span in self.spans]
         self._ended = 0
         self._open: _Layer | None = None
+        self._gate: Tensor | None = None
         self._fired = [0] * anatomy.n_layers
         self._horizons: dict[int, tuple[Tensor, list[tuple[int, int, int, int]]]] = {}
 
@@ -187,7 +191,15 @@ class BatchRecord:
         mass, slack = selfcheck.learned_sink_mass(alpha, q, k, sinks, scaling=scaling)
         layer.sink_mass[i][:, rows], layer.sink_slack[i][:, rows] = mass, slack
 
+    def heads_mixed(self, mixed: Tensor) -> None:
+        """What attention gives, (B, T, H, d_v): Σ α v, which a gate may multiply before W_O."""
+        self._layer().mixed = mixed
+
     # What the hooks call.
+
+    def gate(self, layer: int, gate: Tensor) -> None:
+        """The gate of a layer's heads, (B, T, H, d_v), which may come before or after attention."""
+        self._gate = gate if layer in self.anatomy.gates else None
 
     def projection_input(self, layer: int, heads: Tensor) -> None:
         if self._open is not None and self._open.index == layer:
@@ -201,8 +213,12 @@ class BatchRecord:
     def layer_ends(self, layer: int) -> None:
         """Check the layer and emit it."""
         record = self._open
+        if record is None and layer not in self.anatomy.attentions:
+            self._ended = layer + 1
+            return
         if record is None or record.index != layer or record.heads is None or record.output is None:
             self._breach_count(layer)
+        record.gate, self._gate = self._gate, None
         self._check(record, record.heads, record.output)
         self._ended = layer + 1
         if record.attention is not None:
@@ -211,6 +227,8 @@ class BatchRecord:
             self._emit_rebuildable(record, record.query, record.key)
         self._emit(layer, "value", self.valid(record.value.transpose(1, 2)))
         self._emit(layer, "output_input", self.valid(record.heads))
+        if record.gate is not None:
+            self._emit(layer, "gate", self.valid(record.gate))
         if record.sink_mass:
             # What the weights themselves lack of 1, so that a row and its sink sum to 1; checked against the logit.
             self._emit(layer, "sink_mass", torch.cat([(1 - sums).clamp(min=0).T for sums in record.sums]))
@@ -237,7 +255,21 @@ class BatchRecord:
             selfcheck.check_finite(output[i, rows], "attention output", place)
             sink = (record.sink_mass[i], record.sink_slack[i]) if record.sink_mass else None
             selfcheck.check_row_sums(record.sums[i], sink, output.dtype, place)
-            selfcheck.check_output(record.seen[i], output[i, rows], heads[i, rows], record.probe, place)
+            seen = record.seen[i]
+            if record.probe.mixing is not None:
+                seen = self._gated(record, i, heads[i, rows], place)
+            selfcheck.check_output(seen, output[i, rows], heads[i, rows], record.probe, place)
+
+    def _gated(self, record: _Layer, i: int, heads: Tensor, place: Place) -> Tensor:
+        """Check that W_O is given gate ⊙ Σ α v, and see that along the directions, (T, k)."""
+        rows = slice(self.spans[i].start, self.spans[i].stop)
+        if record.gate is None or record.mixed is None:
+            self._breach_count(record.index)
+        gate, mixed = record.gate[i, rows], record.mixed[i, rows]
+        selfcheck.check_finite(gate, "gate", place)
+        selfcheck.check_mixed(record.seen[i], mixed, record.probe, place)
+        selfcheck.check_gate(gate, mixed, heads, place)
+        return torch.einsum("thd,hdk->tk", heads.float(), record.probe.weights)
 
     def residual(self, layer: int, hidden: Tensor) -> None:
         """The residual stream (B, T, D) before layer `layer`."""
@@ -250,7 +282,7 @@ class BatchRecord:
     def finish(self) -> None:
         """After the forward pass: every layer must have been heard exactly once."""
         for layer, fired in enumerate(self._fired):
-            if fired != 1:
+            if fired != (layer in self.anatomy.attentions):
                 self._breach_count(layer)
 
     def valid(self, tensor: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from storage.errors import CorpusError, ModelError, UsageError
 from tasks.models import selfcheck, tap
 from tasks.models.families import first_position, max_positions
 from tasks.models.kept import EVERYTHING, Kept
-from tasks.models.loading import LoadedModel, torch_dtype
+from tasks.models.loading import LoadedModel, torch_dtype, transformers_major
 from tasks.models.rebuilding import Heard
 from tasks.models.record import BatchRecord, Emit, Span
 from tasks.models.scoring import token_nll
@@ -93,7 +93,7 @@ def capture_batch(
     return [scores.numpy() for scores in nll]
 
 
-def listen(loaded: LoadedModel) -> list[Heard]:
+def listen(loaded: LoadedModel) -> dict[int, Heard]:
     """What each layer's attention function is called with: one token goes through the model, and nothing is kept.
 
     Raises ModelError where the model's code computes attention inside its own modules.
@@ -118,7 +118,7 @@ def listen(loaded: LoadedModel) -> list[Heard]:
     with torch.inference_mode(), tap.active(record):
         loaded.anatomy.body(**_inputs(loaded, token, record.spans, 1))
     record.finish()
-    return [record.heard[layer] for layer in range(loaded.anatomy.n_layers)]
+    return {layer: record.heard[layer] for layer in loaded.anatomy.attended}
 
 
 def _inputs(loaded: LoadedModel, token_ids: Sequence[np.ndarray], spans: Sequence[Span], width: int) -> dict[str, Any]:
@@ -128,6 +128,15 @@ def _inputs(loaded: LoadedModel, token_ids: Sequence[np.ndarray], spans: Sequenc
     for row, (span, tokens) in enumerate(zip(spans, token_ids, strict=True)):
         ids[row, span.start : span.stop] = torch.from_numpy(tokens.astype(np.int64))
         mask[row, span.start : span.stop] = 1
+    kind = loaded.anatomy.kind
+    mixes = not kind.left_padding or (kind.hybrid and transformers_major() < 5)
+    if mixes and any(span.start for span in spans):
+        raise ModelError(
+            "padding that reaches no document",
+            got=f"--padding left for {kind.name}, whose layers without attention mix padding in",
+            where=loaded.name,
+            remedy="Use --padding right.",
+        )
     inputs: dict[str, Tensor] = {"input_ids": ids, "attention_mask": mask}
     if "position_ids" in inspect.signature(loaded.anatomy.body.forward).parameters:
         config: Any = loaded.model.config

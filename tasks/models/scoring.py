@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -48,7 +49,7 @@ class _Head:
     """The causal LM around a body that only gives back hidden states: a copy that shares every weight."""
 
     def __init__(self, model: Any, body: str, body_output: type) -> None:
-        self._body = _Replay(body_output)
+        self._body = _Replay(body_output, attrgetter(body)(model))
         self._model = _with_part(model, body, self._body)
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -68,8 +69,11 @@ def _with_part(module: Any, path: str, part: nn.Module) -> Any:
 
 
 class _Replay(nn.Module):
-    def __init__(self, body_output: type) -> None:
+    """Stands for the body, with the numbers that the family's head reads off it (Falcon-H1's multiplier)."""
+
+    def __init__(self, body_output: type, body: nn.Module) -> None:
         super().__init__()
+        self.__dict__.update({name: v for name, v in vars(body).items() if isinstance(v, float)})
         self._kind = body_output
         self.hidden: Tensor | None = None
 

@@ -56,6 +56,7 @@ class OutputProbe:
     weights: Tensor  # (H, d_v, k): W_O[h] R
     bias: Tensor | float  # (k,): b R
     gains: Tensor  # (H,): about ‖W_O[h]‖_F / √d_v, the gain of a random error in z_h
+    mixing: Tensor | None = None  # (H, d_v, k): directions along which Σ α v is seen, where a gate stands before W_O
 
     @classmethod
     def of(cls, anatomy: Anatomy, layer: int) -> OutputProbe:
@@ -64,12 +65,19 @@ class OutputProbe:
         seen = directions.T @ weights.reshape(-1, anatomy.d_model).T  # (k, H d_v): reads W_O as it lies
         projected = seen.T.reshape(anatomy.n_heads, anatomy.d_value, _DIRECTIONS)
         gains = projected.square().mean(dim=(1, 2)).sqrt()  # E ‖W R‖² = k ‖W‖²
-        return cls(directions, projected, 0.0 if bias is None else bias @ directions, gains)
+        mixing = None
+        if anatomy.gates:
+            mixing = _directions(anatomy.n_heads * anatomy.d_value, weights.device).reshape(projected.shape)
+        return cls(directions, projected, 0.0 if bias is None else bias @ directions, gains, mixing)
 
     def columns(self, value: Tensor) -> Tensor:
-        """(H_kv, T, d_v) → (H, T, k + 1): v_h W_O[h] R per key, and ones; a key/value head serves H / H_kv heads."""
+        """(H_kv, T, d_v) → (H, T, k + 1): v_h W_O[h] R per key, and ones; a key/value head serves H / H_kv heads.
+
+        Where a gate stands between, v_h along directions of its own.
+        """
         n_kv, length, _ = value.shape
-        grouped = self.weights.reshape(n_kv, -1, *self.weights.shape[1:])  # (H_kv, G, d_v, k)
+        weights = self.weights if self.mixing is None else self.mixing
+        grouped = weights.reshape(n_kv, -1, *weights.shape[1:])  # (H_kv, G, d_v, k)
         seen = torch.matmul(value.float().unsqueeze(1), grouped).reshape(-1, length, _DIRECTIONS)
         return torch.cat([seen, seen.new_ones(*seen.shape[:2], 1)], dim=-1)
 
@@ -139,6 +147,32 @@ def check_output(seen: Tensor, output: Tensor, heads: Tensor, probe: OutputProbe
         got = f"a difference of {difference[row].item():.3g} along a random direction"
         expected = f"Σ α v W_O + b equal to the attention's output within {tolerance[row].item():.3g}"
         breach(expected, got, replace(at, row=row), _REMEDY_CODE)
+
+
+def check_mixed(seen: Tensor, mixed: Tensor, probe: OutputProbe, at: Place) -> None:
+    """Σ_j α_h v_h is what attention gave, before a gate: seen (T, k) along directions, mixed (T, H, d_v)."""
+    assert probe.mixing is not None
+    difference = (seen - torch.einsum("thd,hdk->tk", mixed.float(), probe.mixing)).abs().amax(dim=-1)  # (T,)
+    size = mixed.float().flatten(1).norm(dim=-1)
+    tolerance = _OUTPUT[mixed.dtype] * torch.maximum(size, size.square().mean().sqrt())
+    ok = difference <= tolerance
+    if not ok.all():
+        row = int((~ok).nonzero()[0])
+        got = f"a difference of {difference[row].item():.3g} along a random direction"
+        expected = f"Σ α v equal to what attention gives within {tolerance[row].item():.3g}"
+        breach(expected, got, replace(at, row=row), _REMEDY_CODE)
+
+
+def check_gate(gate: Tensor, mixed: Tensor, heads: Tensor, at: Place) -> None:
+    """W_O is given gate ⊙ Σ α v, to rounding; each (T, H, d_v)."""
+    error = (gate.float() * mixed.float() - heads.float()).abs()
+    allowed = 4 * torch.finfo(heads.dtype).eps * mixed.float().abs() + torch.finfo(heads.dtype).tiny
+    over = ~(error <= allowed)
+    if over.any():
+        row, head, width = over.nonzero()[0].tolist()
+        expected = f"gate ⊙ Σ α v equal to what the output projection is given within {allowed[row, head, width]:.3g}"
+        got = f"a difference of {error[row, head, width].item():.3g}"
+        breach(expected, got, replace(at, head=head, row=row), _REMEDY_CODE)
 
 
 def check_finite(tensor: Tensor, kind: str, at: Place) -> None:

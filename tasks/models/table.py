@@ -41,8 +41,18 @@ class Family:
     causal: bool = True
     positions_after_padding: bool = False
     """Positions count from the padding token's id + 1, not from 0 (RoBERTa)."""
+    left_padding: bool = True
+    """Whether padding before a document leaves its numbers alone."""
+    since: int = 4
+    """The first major version of transformers whose code of it can be captured."""
     sinks: str | None = None
     """Attribute of the attention module with one learned sink logit a head."""
+    hybrid: bool = False
+    """Some layers have no attention: the configuration says which (attended.py)."""
+    gate: str = ""
+    """Path from a layer to the projection whose sigmoid multiplies each head's output before W_O; empty for none."""
+    gate_layout: str = "own"
+    """Where in that projection's output the gate lies: own (all of it) | tail_of_head (per head its query, then it)."""
     examples: str = ""
     verified: str = "a tiny random model"
     """What the tests hold it against, besides the plain model's own logits and attention."""
@@ -56,6 +66,8 @@ class Family:
 def _family(model_type: str, name: str, attention: str, *, projection: str, value: str, **more: Any) -> Family:
     parts: dict[str, Any] = {"norm": "layernorm", "layout": "own", "entry": "direct", **more}
     projection, value = f"{attention}.{projection}", f"{attention}.{value}"
+    if "gate" in parts:
+        parts["gate"] = f"{attention}.{parts['gate']}"
     return Family(model_type, name, attention=attention, projection=projection, value=value, **parts)
 
 
@@ -128,6 +140,31 @@ def _rms_families() -> Iterator[Family]:
     yield _llama_like("dots1", "dots.llm1", "dots.llm1")
 
 
+def _hybrids() -> Iterator[Family]:
+    some: dict[str, Any] = {"hybrid": True}
+    halves = {"gate": "q_proj", "gate_layout": "tail_of_head"}
+    yield _llama_like("qwen3_next", "Qwen3-Next", "Qwen3-Next-80B-A3B", **some, **halves)
+    yield _llama_like("qwen3_5_text", "Qwen3.5", "Qwen3.5 (text)", **some, **halves)
+    yield _llama_like("qwen3_5_moe_text", "Qwen3.5 MoE", "Qwen3.5 MoE (text)", **some, **halves)
+    yield _llama_like("afmoe", "AFMoE", "Trinity", gate="gate_proj", **_POST)
+    yield _llama_like("lfm2", "LFM2", "LFM2", **some, projection="out_proj")
+    yield _llama_like("lfm2_moe", "LFM2 MoE", "LFM2-8B-A1B", **some, projection="out_proj")
+    yield _llama_like("jamba", "Jamba", "Jamba", **some)
+    yield _llama_like("bamba", "Bamba", "Bamba 9B", **some)
+    yield _llama_like("granitemoehybrid", "Granite MoE Hybrid", "Granite 4", **some, **_SCALED)
+    yield _llama_like("minimax", "MiniMax", "MiniMax-Text-01", **some, **_SCALED, since=5)
+    yield _llama_like("olmo_hybrid", "OLMo Hybrid", "OLMo Hybrid", **some, **_POST)
+    yield _llama_like("falcon_h1", "Falcon-H1", "Falcon-H1", entry="beside a state-space part")
+    for model_type, name, attention, entry, more in (
+        ("nemotron_h", "Nemotron-H", "mixer", "direct", {}),
+        ("recurrent_gemma", "RecurrentGemma", "temporal_block", "direct", {"left_padding": False, "since": 5}),
+        ("zamba", "Zamba", "shared_transf.self_attn", "into a state-space part", {}),
+        ("zamba2", "Zamba2", "shared_transformer.self_attn", "into a state-space part", {"since": 5}),
+    ):
+        parts: dict[str, Any] = {"layers": "model.layers", "projection": "o_proj", "value": "v_proj", **some, **more}
+        yield _family(model_type, name, attention, norm="rmsnorm", entry=entry, examples=name, **parts)
+
+
 def _layer_norm_families() -> Iterator[Family]:
     yield _llama_like("olmo", "OLMo", "OLMo 1", **_LAYER_NORM)
     yield _llama_like("cohere", "Cohere", "Command R", **_LAYER_NORM, **_BESIDE)
@@ -166,15 +203,16 @@ def _encoders() -> Iterator[Family]:
 
 
 FAMILIES: Mapping[str, Family] = {
-    family.model_type: family for family in (*_rms_families(), *_layer_norm_families(), *_encoders())
+    family.model_type: family for family in (*_rms_families(), *_hybrids(), *_layer_norm_families(), *_encoders())
 }
 
 _NO_ATTENTION = "its layers have no attention matrix"
-_HYBRID = "some of its layers have no attention matrix"
-_GATED = "it gates the heads between α·v and W_O, so their outputs are not what W_O is given"
 _TWO_PARTS = "an encoder and a decoder with attention between them, not one stack"
 _TEXT_PART = "text and images in one model; capture its text model alone"
-_SHARED = "layers share keys and values, and the residual stream is more than one"
+_SHARED = (
+    "later layers have no values of their own but those of an earlier one, and four residual streams (AltUp) are mixed "
+    "anew before each layer, so that none is what attention adds to"
+)
 
 REFUSED: Mapping[str, str] = {
     "mamba": _NO_ATTENTION,
@@ -182,30 +220,16 @@ REFUSED: Mapping[str, str] = {
     "falcon_mamba": _NO_ATTENTION,
     "rwkv": _NO_ATTENTION,
     "xlstm": _NO_ATTENTION,
-    "recurrent_gemma": _HYBRID,
-    "jamba": _HYBRID,
-    "bamba": _HYBRID,
-    "zamba": _HYBRID,
-    "zamba2": _HYBRID,
-    "falcon_h1": _HYBRID,
-    "lfm2": _HYBRID,
-    "granitemoehybrid": _HYBRID,
-    "nemotron_h": _HYBRID,
-    "minimax": _HYBRID,
-    "olmo_hybrid": _HYBRID,
-    "qwen3_next": f"{_HYBRID}, and {_GATED}",
-    "qwen3_5_text": f"{_HYBRID}, and {_GATED}",
-    "afmoe": _GATED,
     "gemma3n": _TEXT_PART,
     "gemma3n_text": _SHARED,
-    "gemma4_text": "layers share keys and values, and heads differ in width between layers",
+    "gemma4_text": "heads of its global layers differ in width from the others, and later layers may reuse values",
     "gemma3": _TEXT_PART,
     "llava": _TEXT_PART,
     "qwen2_vl": _TEXT_PART,
     "qwen2_5_vl": _TEXT_PART,
     "mllama": _TEXT_PART,
-    "llama4_text": "chunked attention, which the store does not describe",
-    "diffllama": "its heads subtract one attention matrix from another",
+    "llama4_text": "its chunked attention begins anew after so many tokens, which the store's windows do not say",
+    "diffllama": "its attention runs twice a layer, with values of two halves, and a norm stands between α·v and W_O",
     "vit": "patches of images, which are no corpus of tokens",
     "dinov2": "patches of images, which are no corpus of tokens",
     "t5": _TWO_PARTS,
@@ -217,9 +241,9 @@ REFUSED: Mapping[str, str] = {
     "longformer": "sparse attention, whose weights are not a matrix of all positions",
     "big_bird": "sparse attention, whose weights are not a matrix of all positions",
     "reformer": "hashed attention, whose weights are not a matrix of all positions",
-    "deberta": "relative positions that enter the scores apart from query and key; not verified",
+    "deberta": "a bias is added to its values outside the projection that makes them",
     "deberta-v2": "relative positions that enter the scores apart from query and key; not verified",
-    "modernbert": "one fused module computes attention and is not verified",
-    "xlnet": "two streams of attention",
+    "modernbert": "its local layers see keys on both sides of a query, and the store's windows end at the query",
+    "xlnet": "its projections are bare parameters used inside a layer, which no hook sees",
 }
 """model_type → why it cannot be captured, for those that are asked for; any other is refused as unknown."""

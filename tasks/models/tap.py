@@ -9,7 +9,7 @@ this thread the function is plain eager attention.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -20,7 +20,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 
 from storage.errors import ModelError
-from tasks.models.families import Anatomy
+from tasks.models.families import Anatomy, gate_in
 from tasks.models.record import BatchRecord
 
 Eager = Callable[..., tuple[Tensor, Tensor]]
@@ -66,6 +66,7 @@ def attention(
         output, weights = eager(module, q, k, v, mask, **options)
         record.attention_rows(start, first, weights, q=q, k=k, scaling=options.get("scaling", 1.0))
         heads[:, start:stop] = output
+    record.heads_mixed(heads)
     return heads, None
 
 
@@ -143,8 +144,17 @@ def attach(anatomy: Anatomy) -> None:
 
         return hook
 
+    def gate_leaves(at: Sequence[int]) -> Callable[..., None]:
+        def hook(_module: nn.Module, _args: Any, output: Tensor) -> None:
+            if (record := listening()) is not None:
+                record.gate(record.next_of(at), gate_in(anatomy, output))
+
+        return hook
+
     leaves = anatomy.attentions if anatomy.kind.returns == "projection" else anatomy.output_projections
-    for module, at in places(anatomy.layers):
+    for module, at in places(anatomy.gates):
+        module.register_forward_hook(gate_leaves(at))
+    for module, at in places(dict(enumerate(anatomy.layers))):
         module.register_forward_pre_hook(layer_enters(at), with_kwargs=True)
         module.register_forward_hook(layer_ends(at))
     for module, at in places(anatomy.output_projections):
@@ -163,10 +173,10 @@ def listener(anatomy: Anatomy) -> Callable[[], BatchRecord | None]:
     return listening
 
 
-def places(modules: Sequence[nn.Module]) -> Iterator[tuple[nn.Module, tuple[int, ...]]]:
+def places(modules: Mapping[int, nn.Module]) -> Iterator[tuple[nn.Module, tuple[int, ...]]]:
     """Each module once, with the layers it stands in."""
     at: dict[nn.Module, list[int]] = {}
-    for layer, module in enumerate(modules):
+    for layer, module in modules.items():
         at.setdefault(module, []).append(layer)
     return ((module, tuple(layers)) for module, layers in at.items())
 

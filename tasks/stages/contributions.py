@@ -35,8 +35,8 @@ def per_shard(
 ) -> tuple[Partial, dict[str, int]]:
     """Rows per document of one shard, layer by layer; a layer is one row group of each table.
 
-    Reads the learned sink's mass where the store holds it. Raises UsageError for a store of bidirectional attention,
-    in which a token has no queries after it.
+    Reads the learned sink's mass where the store holds it, and the heads' gate where the model has one. Raises
+    UsageError for a store of bidirectional attention, in which a token has no queries after it.
     """
     shape = store.shape
     if not shape.causal:
@@ -46,7 +46,8 @@ def per_shard(
             where="stage contributions",
             remedy="Capture a decoder-only model.",
         )
-    kinds = ("attention", "value", "sink_mass") if "sink_mass" in shape.offered else ("attention", "value")
+    beside = ("sink_mass",) if "sink_mass" in shape.offered else ()
+    kinds = ("attention", "value", *beside, *(("gate",) if shape.gated else ()))
     totals = Totals(len(shard.documents), len(shape.kept_layers), shape.n_heads, parameters.bins)
     quality: Counter[str] = Counter()
     for kept, layer in enumerate(shape.kept_layers):

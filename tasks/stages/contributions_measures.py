@@ -41,7 +41,7 @@ def measure(document: DocumentLayer, weights: LayerWeights, window: int | None, 
     """Run the kernels over one document and layer. Rows see what was stored: attention that sums to less stays so."""
     attention, value = document.attention, document.value
     assert attention is not None and value is not None  # the stage asks for both
-    outputs = head_outputs(attention, value, weights, window=window)
+    outputs = head_outputs(attention, value, weights, gate=document.gate, window=window)
     tail = tail_mass(attention, window=window)
     rest = tail if document.sink_mass is None else tail + document.sink_mass.T
     factors, left_out = factor_moments(attention, outputs, window=window)

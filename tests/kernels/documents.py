@@ -20,18 +20,22 @@ class Document:
     projection: Tensor
     window: int | None = None
     sink_mass: Tensor | None = None
+    gate: Tensor | None = None
 
     @property
     def weights(self) -> LayerWeights:
         return LayerWeights.of(self.projection)
 
     def outputs(self, query_block: int = 64) -> HeadOutputs:
-        return head_outputs(self.attention, self.value, self.weights, window=self.window, query_block=query_block)
+        options = {"gate": self.gate, "window": self.window, "query_block": query_block}
+        return head_outputs(self.attention, self.value, self.weights, **options)
 
     def oracle(self) -> Oracle:
         mass = None if self.sink_mass is None else self.sink_mass.double().numpy()
         arrays = (x.double().numpy() for x in (self.attention, self.value, self.projection))
-        return Oracle(*arrays, window=self.window, sink_mass=mass)
+        return Oracle(
+            *arrays, window=self.window, sink_mass=mass, gate=None if self.gate is None else self.gate.numpy()
+        )
 
 
 def random_document(
@@ -44,6 +48,7 @@ def random_document(
     *,
     window: int | None = None,
     learned_sink: bool = False,
+    gated: bool = False,
 ) -> Document:
     """Random values and softmax attention over the visible keys; with `learned_sink` rows sum to less than 1."""
     random = torch.Generator().manual_seed(seed)
@@ -60,6 +65,7 @@ def random_document(
         projection=torch.randn(n_heads, d_value, d_model, generator=random),
         window=window,
         sink_mass=attention[..., n_tokens].T.contiguous() if learned_sink else None,
+        gate=torch.rand(n_tokens, n_heads, d_value, generator=random) if gated else None,
     )
 
 

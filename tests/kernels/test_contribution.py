@@ -19,8 +19,9 @@ def measured(document: Document, edges: int = 4, query_block: int = 5) -> Contri
 
 @pytest.mark.parametrize("window", [None, 1, 4])
 @pytest.mark.parametrize("n_kv_heads", [1, 2, 4])
-def test_token_scores_and_rows_equal_plain_loops(window: int | None, n_kv_heads: int) -> None:
-    document = random_document(1, n_kv_heads=n_kv_heads, window=window)
+@pytest.mark.parametrize("gated", [False, True])
+def test_token_scores_and_rows_equal_plain_loops(window: int | None, n_kv_heads: int, gated: bool) -> None:
+    document = random_document(1, n_kv_heads=n_kv_heads, window=window, gated=gated)
     result, oracle = measured(document), document.oracle()
     for h in range(oracle.H):
         for j in range(oracle.T - 1):
@@ -34,8 +35,9 @@ def test_token_scores_and_rows_equal_plain_loops(window: int | None, n_kv_heads:
 
 
 @pytest.mark.parametrize("window", [None, 3])
-def test_edges_equal_plain_loops(window: int | None) -> None:
-    document = random_document(2, window=window)
+@pytest.mark.parametrize("gated", [False, True])
+def test_edges_equal_plain_loops(window: int | None, gated: bool) -> None:
+    document = random_document(2, window=window, gated=gated)
     edges, oracle = measured(document).edges, document.oracle()
     for h in range(oracle.H):
         for i in range(oracle.T):
@@ -57,9 +59,10 @@ def test_factors_of_an_edge_multiply_to_its_weight() -> None:
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float16, 1e-3)])
 @pytest.mark.parametrize("learned_sink", [False, True])
-def test_rows_sum_to_one(dtype: torch.dtype, tolerance: float, learned_sink: bool) -> None:
+@pytest.mark.parametrize("gated", [False, True])
+def test_rows_sum_to_one(dtype: torch.dtype, tolerance: float, learned_sink: bool, gated: bool) -> None:
     """Σ_j cw_intra = 1 and Σ_h Σ_j cw_inter = 1 for what was stored, whatever the attention rows sum to."""
-    document = random_document(4, 6, 3, 300, 16, 48, learned_sink=learned_sink)
+    document = random_document(4, 6, 3, 300, 16, 48, learned_sink=learned_sink, gated=gated)
     document.attention, document.value = document.attention.to(dtype).float(), document.value.to(dtype).float()
     rows = measured(document, query_block=64).rows
     assert (rows.cw_intra - 1).abs().max() < tolerance

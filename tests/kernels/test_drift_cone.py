@@ -23,8 +23,9 @@ def cone(document: Document) -> SemanticCone:
 
 @pytest.mark.parametrize("window", [None, 4])
 @pytest.mark.parametrize("query_block", [1, 5, 64])
-def test_drift_equals_plain_loops(window: int | None, query_block: int) -> None:
-    document = random_document(1, window=window)
+@pytest.mark.parametrize("gated", [False, True])
+def test_drift_equals_plain_loops(window: int | None, query_block: int, gated: bool) -> None:
+    document = random_document(1, window=window, gated=gated)
     result, oracle = drift(document, query_block), document.oracle()
     assert result.n == 12
     for h in range(4):
@@ -73,8 +74,9 @@ def test_drift_is_blind_to_rotation_and_not_to_scale() -> None:
 
 
 @pytest.mark.parametrize("n_tokens", [2, 3, 13, 31])
-def test_cone_equals_plain_loops(n_tokens: int) -> None:
-    document = random_document(5, n_tokens=n_tokens)
+@pytest.mark.parametrize("gated", [False, True])
+def test_cone_equals_plain_loops(n_tokens: int, gated: bool) -> None:
+    document = random_document(5, n_tokens=n_tokens, gated=gated)
     result, oracle = cone(document), document.oracle()
     for h in range(4):
         for (group, sink), (n, expected) in oracle.cone(h).items():

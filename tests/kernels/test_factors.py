@@ -47,8 +47,9 @@ def moments_of(document: Document, query_block: int = 5) -> tuple[Moments, int]:
 
 @pytest.mark.parametrize("window", [None, 4])
 @pytest.mark.parametrize("query_block", [1, 5, 64])
-def test_moments_and_shares_equal_plain_samples(window: int | None, query_block: int) -> None:
-    document = random_document(1, n_tokens=17, window=window)
+@pytest.mark.parametrize("gated", [False, True])
+def test_moments_and_shares_equal_plain_samples(window: int | None, query_block: int, gated: bool) -> None:
+    document = random_document(1, n_tokens=17, window=window, gated=gated)
     document.attention[2, 9, 7] = 0
     moments, left_out = moments_of(document, query_block)
     shares, oracle, missing = factor_shares(moments), document.oracle(), 0

@@ -22,25 +22,32 @@ def test_shapes_are_enforced() -> None:
 
 @pytest.mark.parametrize("window", [None, 4])
 @pytest.mark.parametrize("query_block", [1, 5, 64])
-def test_outputs_equal_plain_loops(window: int | None, query_block: int) -> None:
-    document = random_document(1, window=window)
+@pytest.mark.parametrize("gated", [False, True])
+def test_outputs_equal_plain_loops(window: int | None, query_block: int, gated: bool) -> None:
+    document = random_document(1, window=window, gated=gated)
     outputs, oracle = document.outputs(query_block), document.oracle()
     assert np.allclose(outputs.norm, np.linalg.norm(oracle.output, axis=-1), rtol=1e-5)
     assert np.allclose(outputs.layer_norm, np.linalg.norm(oracle.output.sum(0), axis=-1), rtol=1e-5)
-    assert np.allclose(outputs.value_norm, np.linalg.norm(oracle.projected, axis=-1), rtol=1e-5)
+    lengths, own = np.linalg.norm(oracle.projected, axis=-1), np.arange(oracle.T)  # (H, T, T)
+    assert np.allclose(outputs.value_norm, lengths[:, own, own], rtol=1e-5)
+    assert np.allclose(outputs.first_norm.expand(-1, oracle.T), lengths[:, :, 0], rtol=1e-5)
+    for block in query_blocks(oracle.T, window, query_block):
+        expected = lengths[:, block.start : block.stop, block.first_key : block.stop]
+        assert np.allclose(outputs.lengths(block).expand(expected.shape), expected, rtol=1e-5)
     tail = torch.einsum("htd,hdm->htm", outputs.tail, document.projection).numpy()
-    sink = oracle.attention[:, :, 0, None] * oracle.projected[:, :1]
+    sink = oracle.attention[:, :, 0, None] * oracle.projected[:, :, 0]
     assert np.allclose(tail, oracle.output - sink, atol=1e-5)
 
 
-def test_products_with_values_are_products_in_the_models_width() -> None:
-    document = random_document(2)
+@pytest.mark.parametrize("gated", [False, True])
+def test_products_with_values_are_products_in_the_models_width(gated: bool) -> None:
+    document = random_document(2, gated=gated)
     outputs, oracle = document.outputs(), document.oracle()
     value = read_by_query_heads(outputs.value, 4).double().numpy()
     intra = np.einsum("hid,hjd->hij", outputs.projected.double().numpy(), value)
     inter = np.einsum("ihd,hjd->hij", outputs.crossed.double().numpy(), value)
-    assert np.allclose(intra, np.einsum("him,hjm->hij", oracle.output, oracle.projected), atol=1e-4)
-    assert np.allclose(inter, np.einsum("im,hjm->hij", oracle.output.sum(0), oracle.projected), atol=1e-4)
+    assert np.allclose(intra, np.einsum("him,hijm->hij", oracle.output, oracle.projected), atol=1e-4)
+    assert np.allclose(inter, np.einsum("im,hijm->hij", oracle.output.sum(0), oracle.projected), atol=1e-4)
 
 
 def test_a_rotation_of_the_output_space_changes_nothing_and_a_scaling_does() -> None:

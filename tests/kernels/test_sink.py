@@ -20,8 +20,9 @@ def measured(document: Document) -> SinkGeometry:
 
 @pytest.mark.parametrize("window", [None, 2, 5])
 @pytest.mark.parametrize("learned_sink", [False, True])
-def test_geometry_equals_plain_loops(window: int | None, learned_sink: bool) -> None:
-    document = random_document(1, window=window, learned_sink=learned_sink)
+@pytest.mark.parametrize("gated", [False, True])
+def test_geometry_equals_plain_loops(window: int | None, learned_sink: bool, gated: bool) -> None:
+    document = random_document(1, window=window, learned_sink=learned_sink, gated=gated)
     geometry, oracle = measured(document), document.oracle()
     queries = [i for i in range(1, oracle.T) if 0 in oracle.visible(i)]
     assert geometry.a_star.shape == (4, len(queries))
@@ -60,8 +61,8 @@ def test_the_output_lies_on_the_parabola() -> None:
     for h in range(4):
         for i in range(1, 13):
             r = oracle.attention[h, i, 1:].sum()
-            m = oracle.attention[h, i, 1:] @ oracle.projected[h, 1:] / r
-            gap = ((oracle.projected[h, 0] - m) ** 2).sum()
+            m = oracle.attention[h, i, 1:] @ oracle.projected[h, i, 1:] / r
+            gap = ((oracle.projected[h, i, 0] - m) ** 2).sum()
             a, a_star, least, norm = (
                 float(getattr(geometry, f)[h, i - 1]) for f in ("sink_rate", "a_star", "min_norm", "output_norm")
             )

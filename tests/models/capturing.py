@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,13 +18,14 @@ from tests.families import tiny_model
 
 @dataclass
 class Document:
-    """One document's tensors, a list over layers; residual has one more; nll (T,)."""
+    """One document's tensors, a list over the layers with attention; residual over all, and one more; nll (T,)."""
 
     attention: list[Tensor]
     value: list[Tensor]
     output_input: list[Tensor]
     residual: list[Tensor]
     sink_mass: list[Tensor]
+    gate: list[Tensor]
     nll: Tensor
 
 
@@ -45,22 +46,23 @@ def capture(loaded: LoadedModel, ids: Sequence[np.ndarray], **settings: Any) -> 
     numbers = list(range(10, 10 + len(ids)))
     nll = capture_batch(loaded, ids, TapSettings(**{"query_block": 8, **settings}), emit, numbers)
     lengths = [len(i) for i in ids]
-    n_layers = loaded.anatomy.n_layers
+    attended = loaded.anatomy.attended
 
-    def cut(kind: str, layers: int) -> list[list[Tensor]]:
-        if (0, kind) not in emitted:
+    def cut(kind: str) -> list[list[Tensor]]:
+        layers = range(loaded.anatomy.n_layers + 1) if kind == "residual" else attended
+        if (layers[0], kind) not in emitted:
             return [[] for _ in lengths]
-        pieces = [emitted.pop((layer, kind)).split(lengths) for layer in range(layers)]
+        pieces = [emitted.pop((layer, kind)).split(lengths) for layer in layers]
         return [[piece[d] for piece in pieces] for d in range(len(lengths))]
 
     causal = loaded.anatomy.causal
     entries = [triangles.entries(n) if causal else n * n for n in lengths]
-    packed = [emitted.pop((layer, "attention")).split(entries, dim=1) for layer in range(n_layers)]
+    packed = [emitted.pop((layer, "attention")).split(entries, dim=1) for layer in attended]
 
     def square(attention: Tensor, n: int) -> Tensor:
         return triangles.unpack(attention) if causal else attention.reshape(-1, n, n)
 
-    kinds = [cut(k, n_layers + (k == "residual")) for k in ("value", "output_input", "residual", "sink_mass")]
+    kinds = [cut(kind) for kind in ("value", "output_input", "residual", "sink_mass", "gate")]
     assert not emitted, f"left over: {sorted(emitted)}"
     return [
         Document([square(layer[d], n) for layer in packed], *(k[d] for k in kinds), torch.from_numpy(nll[d]))
@@ -71,7 +73,8 @@ def capture(loaded: LoadedModel, ids: Sequence[np.ndarray], **settings: Any) -> 
 @dataclass
 class Plain:
     """The plain eager model on one document: logits (T, V), of an encoder its last hidden state (T, D); lists over
-    layers of attention (H, T, T), hidden states (T, D) and what the output projection returned (T, D)."""
+    layers of hidden states (T, D), and over those with attention of its weights (H, T, T) and of what the output
+    projection returned (T, D)."""
 
     logits: Tensor
     attentions: list[Tensor]
@@ -79,17 +82,20 @@ class Plain:
     projected: list[Tensor]
 
 
-def plain(model: nn.Module, projections: Sequence[nn.Module], ids: np.ndarray, *, causal: bool = True) -> Plain:
+def plain(model: nn.Module, projections: Mapping[int, nn.Module], ids: np.ndarray, *, causal: bool = True) -> Plain:
     outputs: list[Tensor] = []
-    once = dict.fromkeys(projections)  # an encoder may run one module in several layers
+    once = dict.fromkeys(projections.values())  # an encoder may run one module in several layers
     hooks = [p.register_forward_hook(lambda _m, _a, out: outputs.append(out[0])) for p in once]
     with torch.inference_mode():
         out: Any = model(**inputs(ids, causal), output_attentions=True, output_hidden_states=True)
     for hook in hooks:
         hook.remove()
-    assert len(out.attentions) == len(projections)
+    attentions = [a for a in out.attentions if a is not None]
+    if len(attentions) > len(projections):  # MiniMax reports something of its layers without attention too
+        attentions = [attentions[layer] for layer in projections]
+    assert len(attentions) == len(projections)
     last = out.logits[0] if causal else out.last_hidden_state[0]
-    return Plain(last, [a[0] for a in out.attentions], [h[0] for h in out.hidden_states], outputs)
+    return Plain(last, [a[0] for a in attentions], [h[0] for h in out.hidden_states], outputs)
 
 
 def inputs(ids: np.ndarray, causal: bool) -> dict[str, Any]:

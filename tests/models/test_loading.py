@@ -19,7 +19,15 @@ import transformers
 from storage.errors import ModelError, UsageError
 from tasks.models import loading, sources
 from tasks.models.gguf import gguf_config, read_metadata
-from tasks.models.loading import load_model, load_tokenizer, pick_device, read_config, resolve
+from tasks.models.loading import (
+    ModelSource,
+    load_model,
+    load_tokenizer,
+    pick_device,
+    prepare,
+    read_config,
+    resolve,
+)
 from tests.families import tiny_model, tokens
 from tests.models.capturing import capture
 
@@ -124,13 +132,13 @@ def test_rotary_settings_that_an_older_transformers_would_pass_over_are_an_error
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = json.loads((folder / "config.json").read_text())
-    monkeypatch.setattr(loading, "_transformers_major", lambda: 4)
+    monkeypatch.setattr(loading, "transformers_major", lambda: 4)
     read = SimpleNamespace(rope_theta=10000.0)
     default = {"rope_theta": 10000.0, "rope_type": "default"}
     loading._check_rotary({**config, "rope_parameters": default}, read, "m")
     with pytest.raises(ModelError, match=r"understood, got rope_theta, in m\. .*pip install 'transformers>=5'"):
         loading._check_rotary({**config, "rope_parameters": {**default, "rope_theta": 5e5}}, read, "m")
-    monkeypatch.setattr(loading, "_transformers_major", lambda: 5)
+    monkeypatch.setattr(loading, "transformers_major", lambda: 5)
     loading._check_rotary({**config, "rope_parameters": {**default, "rope_theta": 5e5}}, read, "m")
 
 
@@ -263,3 +271,10 @@ def test_a_file_that_is_no_gguf_is_refused(tmp_path: Path, data: bytes, message:
     path.write_bytes(data)
     with pytest.raises(ModelError, match=message):
         gguf_config(str(path))
+
+
+def test_a_family_of_a_newer_transformers_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model("zamba2")
+    monkeypatch.setattr("tasks.models.loading.transformers_major", lambda: 4)
+    with pytest.raises(ModelError, match=r"transformers 5 for Zamba2, got transformers .* in m\. pip install"):
+        prepare(model, ModelSource("m", ""), dtype="float32", device="cpu")

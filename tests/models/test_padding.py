@@ -21,13 +21,19 @@ def test_a_padded_batch_equals_its_documents_alone(name: str, padding: str) -> N
         with pytest.raises(ModelError, match=r"positions that can be given to DistilBERT.*--padding right"):
             capture(loaded, ids, padding=padding)
         return
+    older = int(transformers.__version__.split(".")[0]) < 5
+    kind = loaded.anatomy.kind
+    if padding == "left" and (not kind.left_padding or (kind.hybrid and older)):
+        with pytest.raises(ModelError, match=rf"{kind.name}, whose layers without attention mix padding in.*right"):
+            capture(loaded, ids, padding=padding)
+        return
     together = capture(loaded, ids, padding=padding)
     for document, got in zip(ids, together, strict=True):
         alone = capture(loaded, [document])[0]
         assert len(got.nll) == len(document) and torch.isnan(got.nll[0])
         if loaded.anatomy.causal:
             assert_near(got.nll[1:], alone.nll[1:])
-        for kind in ("attention", "value", "output_input", "residual", "sink_mass"):
+        for kind in ("attention", "value", "output_input", "residual", "sink_mass", "gate"):
             for a, b in zip(getattr(got, kind), getattr(alone, kind), strict=True):
                 assert_near(a, b)
 

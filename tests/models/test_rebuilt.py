@@ -59,15 +59,17 @@ def test_rebuilt_attention_is_the_tapped_and_the_plain_models(name: str, padding
         with pytest.raises(ModelError, match=r"shows query and key.*inside its own module.*--attention stored"):
             shape_of(loaded)
         return
+    if padding == "left" and not loaded.anatomy.kind.left_padding:
+        return
     shape = shape_of(loaded)
     found = emitted(loaded, shape, padding)
     assert not [kind for _, kind in found if kind in ("attention", "sink_mass")]
     tapped = capture(loaded, tokens(*LENGTHS), padding=padding)
     want = plain_of(loaded, tokens(*LENGTHS)[0]).attentions
-    for layer in range(loaded.anatomy.n_layers):
+    for at, layer in enumerate(loaded.anatomy.attended):
         got = rebuilt(loaded, shape, found, layer)
-        assert max(error(g, t.attention[layer]) for g, t in zip(got, tapped, strict=True)) <= 1e-5
-        assert error(got[0], want[layer]) <= 1e-5
+        assert max(error(g, t.attention[at]) for g, t in zip(got, tapped, strict=True)) <= 1e-5
+        assert error(got[0], want[at]) <= 1e-5
         assert not loaded.anatomy.causal or (got[0].triu(1) == 0).all()
 
 
@@ -148,8 +150,8 @@ def test_only_the_chosen_layers_and_kinds_are_emitted() -> None:
 def test_layers_of_unequal_widths_are_refused() -> None:
     loaded = tiny("llama")
     heard = listen(loaded)
-    assert heard == [Heard(4, 2, 8, pytest.approx(8**-0.5), None)] * 3
-    wider = [*heard[:2], Heard(4, 2, 16, 0.25, None)]
+    assert heard == dict.fromkeys(range(3), Heard(4, 2, 8, pytest.approx(8**-0.5), None))
+    wider = {**heard, 2: Heard(4, 2, 16, 0.25, None)}
     with pytest.raises(ModelError, match=r"one size in every layer.*\(4, 2, 8\), \(4, 2, 16\), in here.*stored"):
         rebuild_of(loaded.anatomy, wider, "float32", "here")
 

@@ -41,8 +41,9 @@ def test_tapped_logits_are_the_plain_models(name: str) -> None:
 def test_attention_and_residual_are_what_the_plain_model_reports(name: str) -> None:
     loaded, ids = tiny(name), tokens(29)[0]
     got, want = capture(loaded, [ids])[0], plain_of(loaded, ids)
-    for layer, attention in enumerate(want.attentions):
-        assert_near(got.attention[layer], attention)
+    for tapped, attention in zip(got.attention, want.attentions, strict=True):
+        assert_near(tapped, attention)
+    for layer in range(loaded.anatomy.n_layers):
         assert_near(got.residual[layer], want.hidden_states[layer])
     # transformers reports the last hidden state after the final norm, the capture before it
     last = [m for n, m in loaded.anatomy.body.named_children() if "norm" in n or n in ("ln_f", "project_out")][-1:]
@@ -54,14 +55,18 @@ def test_attention_and_residual_are_what_the_plain_model_reports(name: str) -> N
 def test_weights_values_and_projection_give_the_attentions_output_in_float64(name: str) -> None:
     loaded, ids = tiny(name), tokens(29)[0]
     got, want = capture(loaded, [ids])[0], plain_of(loaded, ids)
-    for layer in range(loaded.anatomy.n_layers):
+    assert loaded.anatomy.attended
+    for at, layer in enumerate(loaded.anatomy.attended):
         w_o, bias = output_weights(loaded.anatomy, layer)
         groups = loaded.anatomy.n_heads // loaded.anatomy.n_kv_heads
-        value = got.value[layer].double().repeat_interleave(groups, dim=1)  # (T, H, d_v)
-        heads = torch.einsum("hqk,khd->qhd", got.attention[layer].double(), value)
+        value = got.value[at].double().repeat_interleave(groups, dim=1)  # (T, H, d_v)
+        heads = torch.einsum("hqk,khd->qhd", got.attention[at].double(), value)
+        if loaded.anatomy.kind.gate:
+            assert ((got.gate[at] > 0) & (got.gate[at] < 1)).all() and not torch.equal(heads, got.output_input[at])
+            heads = heads * got.gate[at].double()
         output = torch.einsum("qhd,hdm->qm", heads, w_o.double()) + (0 if bias is None else bias.double())
-        assert_near(heads, got.output_input[layer].double())
-        assert_near(output, want.projected[layer].double())
+        assert_near(heads, got.output_input[at].double())
+        assert_near(output, want.projected[at].double())
 
 
 @pytest.mark.parametrize("name", DECODERS)
@@ -69,12 +74,12 @@ def test_attention_is_causal_and_keeps_to_the_window(name: str) -> None:
     loaded, ids = tiny(name), tokens(29)[0]
     query, key = torch.arange(29)[:, None], torch.arange(29)[None, :]
     want = plain_of(loaded, ids)
-    for layer, attention in enumerate(capture(loaded, [ids])[0].attention):
-        window = loaded.anatomy.windows[layer]
+    for at, attention in enumerate(capture(loaded, [ids])[0].attention):
+        window = loaded.anatomy.windows[loaded.anatomy.attended[at]]
         seen = (key <= query) & (key > query - (29 if window is None else window))
         assert (attention[:, ~seen] == 0).all()
         # the declared window is the model's own: nothing inside it is masked either
-        assert (want.attentions[layer][:, seen] > 0).all() and (attention[:, seen] > 0).all()
+        assert (want.attentions[at][:, seen] > 0).all() and (attention[:, seen] > 0).all()
 
 
 @pytest.mark.parametrize("name", ENCODERS)

@@ -21,8 +21,10 @@ class Oracle:
     projection: np.ndarray
     window: int | None = None
     sink_mass: np.ndarray | None = None
+    gate: np.ndarray | None = None
+    """What multiplies each head's Σ α v before the projection (T, H, d_v)."""
     projected: np.ndarray = field(init=False)
-    """ṽ[h,j] (H, T, D)."""
+    """ṽ[h,i,j] (H, T, T, D): the value of key j as query i has it."""
     output: np.ndarray = field(init=False)
     """o[h,i] (H, T, D)."""
 
@@ -32,21 +34,28 @@ class Oracle:
         self.H, self.T, _ = self.attention.shape
         group = self.H // self.value.shape[1]
         D = self.projection.shape[2]
-        self.projected, self.output = np.zeros((self.H, self.T, D)), np.zeros((self.H, self.T, D))
+        self.projected, self.output = np.zeros((self.H, self.T, self.T, D)), np.zeros((self.H, self.T, D))
         for h in range(self.H):
-            for j in range(self.T):
-                self.projected[h, j] = self.value[j, h // group] @ self.projection[h]
+            for i in range(self.T):
+                gate = 1.0 if self.gate is None else np.asarray(self.gate, np.float64)[i, h]
+                for j in range(self.T):
+                    self.projected[h, i, j] = (gate * self.value[j, h // group]) @ self.projection[h]
         for h in range(self.H):
             for i in range(self.T):
                 for j in self.visible(i):
-                    self.output[h, i] += self.attention[h, i, j] * self.projected[h, j]
+                    self.output[h, i] += self.attention[h, i, j] * self.projected[h, i, j]
 
     def visible(self, i: int) -> range:
         return range(0 if self.window is None else max(0, i - self.window + 1), i + 1)
 
     def scores(self, h: int, i: int, j: int) -> dict[str, float]:
         """Every score of one entry, and its factors."""
-        alpha, v, o, whole = self.attention[h, i, j], self.projected[h, j], self.output[h, i], self.output[:, i].sum(0)
+        alpha, v, o, whole = (
+            self.attention[h, i, j],
+            self.projected[h, i, j],
+            self.output[h, i],
+            self.output[:, i].sum(0),
+        )
         norm, whole_norm = np.linalg.norm(o), np.linalg.norm(whole)
         intra, inter = norm > 0, whole_norm > 0
         return {
@@ -87,11 +96,11 @@ class Oracle:
 
     def sink(self, h: int, i: int) -> dict[str, float]:
         """Sink geometry of a query i ≥ 1 that sees key 0."""
-        a, s = self.attention[h, i, 0], self.projected[h, 0]
+        a, s = self.attention[h, i, 0], self.projected[h, i, 0]
         r = sum(self.attention[h, i, j] for j in self.visible(i) if j >= 1)
         r += 0 if self.sink_mass is None else self.sink_mass[i, h]
         tail = sum(
-            (self.attention[h, i, j] * self.projected[h, j] for j in self.visible(i) if j >= 1), np.zeros_like(s)
+            (self.attention[h, i, j] * self.projected[h, i, j] for j in self.visible(i) if j >= 1), np.zeros_like(s)
         )
         m = tail / r if r > 0 else np.full_like(s, np.nan)
         gap = (s - m) @ (s - m)
@@ -111,11 +120,11 @@ class Oracle:
         for i in range(1, self.T):
             weak = [j for j in self.visible(i) if j >= 1 and self.attention[h, i, j] < 1 / (i + 1)]
             vector = sum(
-                (self.attention[h, i, j] * self.projected[h, j] for j in weak), np.zeros(self.projected.shape[2])
+                (self.attention[h, i, j] * self.projected[h, i, j] for j in weak), np.zeros(self.projected.shape[3])
             )
             norms.append(np.linalg.norm(vector))
             if norms[-1] > 0:
-                cosines.append(cosine(vector, self.projected[h, 0]))
+                cosines.append(cosine(vector, self.projected[h, i, 0]))
         return float(np.mean(norms)), float(np.mean(cosines)) if cosines else np.nan
 
     def cone(self, h: int) -> dict[tuple[str, str], tuple[int, float]]:
@@ -127,7 +136,7 @@ class Oracle:
         for group, members in (("low_norm", rows[:fifth]), ("rest", rows[fifth:])):
             for sink in ("kept", "zeroed"):
                 vectors = [
-                    self.output[h, i] - (sink == "zeroed") * self.attention[h, i, 0] * self.projected[h, 0]
+                    self.output[h, i] - (sink == "zeroed") * self.attention[h, i, 0] * self.projected[h, i, 0]
                     for i in members
                 ]
                 vectors = [v / np.linalg.norm(v) for v in vectors if np.linalg.norm(v) > 1e-12]
