@@ -295,14 +295,19 @@ _SPREAD = {"zamba": 1.0}
 """Where weights as large as the others' would multiply rounding by hundreds."""
 
 
-def tiny_model(name: str, *, dtype: torch.dtype = torch.float32) -> nn.Module:
-    """A random causal LM, or encoder, of that name with plain eager attention, the same on every call."""
+def tiny_model(name: str, *, dtype: torch.dtype = torch.float32, **changes: Any) -> nn.Module:
+    """A random causal LM, or encoder, of that name with plain eager attention, the same on every call.
+
+    `changes` are attributes of its configuration.
+    """
     family = FAMILIES.get(name)
     if family is not None and int(transformers.__version__.split(".")[0]) < family.since:
         pytest.skip(f"{family.name} is refused on transformers {transformers.__version__}")
     torch.manual_seed(7)
     auto = transformers.AutoModel if name in ENCODERS else transformers.AutoModelForCausalLM
-    model = auto.from_config(CONFIGS[name](), attn_implementation="eager")
+    config = CONFIGS[name]()
+    config.update(changes)
+    model = auto.from_config(config, attn_implementation="eager")
     generator = torch.Generator().manual_seed(11)
     with torch.no_grad():
         for parameter in model.parameters():

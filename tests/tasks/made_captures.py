@@ -24,9 +24,9 @@ BOS, LETTERS = 0, string.ascii_letters + " \n.,;"
 KINDS = ("attention", "value", "output_input", "residual")
 
 
-def save_model(folder: Path, name: str = "llama", *, bos: bool = True) -> Path:
+def save_model(folder: Path, name: str = "llama", *, bos: bool = True, **changes: Any) -> Path:
     """A tiny model with a tokenizer of characters, which puts `<s>` in front of a text, or has no such token."""
-    tiny_model(name).save_pretrained(folder)
+    tiny_model(name, **changes).save_pretrained(folder)
     special = ["<s>", "</s>", "<unk>"] if bos else ["<a>", "<b>", "<unk>"]
     vocabulary = {token: i for i, token in enumerate([*special, *LETTERS])}
     assert len(vocabulary) <= VOCABULARY
