@@ -34,7 +34,7 @@ class CaptureConfig(BaseModel):
         "float32", description="Stored in float32, float16 or bfloat16; or by kind: attention=float16,residual=float32"
     )
     attention: str = Field(
-        "stored", description="How attention is kept: stored, rebuilt from query and key, none, or auto"
+        "auto", description="How attention is kept: stored, rebuilt from query and key, none, or auto, the smaller"
     )
     layers: str | None = Field(None, description="The layers that are kept, such as 0-5,10; all by default")
     keep: str | None = Field(

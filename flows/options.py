@@ -41,7 +41,9 @@ StoreDType = Annotated[
 ]
 Attention = Annotated[
     str | None,
-    _capture("--attention", text="stored, rebuilt (as query and key), none, or auto: the smaller of the first two."),
+    _capture(
+        "--attention", text="stored, rebuilt (as query and key), none, or auto: the smaller of the first two; auto."
+    ),
 ]
 Layers = Annotated[str | None, _capture("--layers", text="The layers that are kept, such as 0-5,10; all.")]
 Keep = Annotated[

@@ -39,8 +39,9 @@ class CaptureSettings:
     dtype: str = "float32"
     store_dtype: str = "float32"
     """One for all kinds, or by kind: attention=float16,residual=float32."""
-    attention: str = "stored"
-    """stored, rebuilt, none, or auto: the smaller of the first two, decided when the capture is planned."""
+    attention: str = "auto"
+    """stored, rebuilt, none, or auto: the smaller of the first two, decided when the capture is planned; the key's
+    ingredient is what was decided."""
     layers: str | None = None
     """The layers that are kept, as 0-5,10; None for all."""
     keep: str | None = None

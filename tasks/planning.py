@@ -14,6 +14,7 @@ from storage.errors import MissingPart, StorageFull, UsageError
 from storage.filesystem import Filesystem, free_bytes_at, open_runs
 from storage.layout import Layout, under
 from storage.manifest import FileRecord, Manifest
+from tasks.attention_way import way_for
 from tasks.chosen import Chosen
 from tasks.corpora.files import CorpusFile, expand, files_digest
 from tasks.corpora.readers import read_files
@@ -112,7 +113,7 @@ def _resolved(
     window: int,
     files: Sequence[CorpusFile],
 ) -> CaptureSettings:
-    """The settings with the layers held against the model's, and `auto` decided: the smaller before compression."""
+    """The settings with the layers held against the model's, and `auto` decided."""
     layers = Chosen.of(asdict(settings)).layers
     if layers is not None and layers[-1] >= shape.n_layers:
         raise UsageError(f"layers from 0 to {shape.n_layers - 1}", got=str(layers[-1]), where="layers")
@@ -122,9 +123,9 @@ def _resolved(
         require_rebuildable(config, settings.model)
     if settings.attention != "auto":
         return settings
-    lengths = [len(d.token_ids) for d in _documents(settings, source, shape, window, files)]
-    sizes = _attention_bytes(settings, config, shape, lengths)
-    return replace(settings, attention=min(sizes, key=lambda way: sizes[way]))
+    lengths = (len(d.token_ids) for d in _documents(settings, source, shape, window, files))
+    way = way_for(config, shape, Chosen.of(asdict(settings)), settings.dtype, window, lengths)
+    return replace(settings, attention=way)
 
 
 def _attention_bytes(

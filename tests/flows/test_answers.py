@@ -89,18 +89,19 @@ def test_plan_tells_sizes_and_writes_nothing(call: Call, fixtures: Path, tmp_pat
     answer = call("plan", "--model", model, "--max-documents", "3", "--window", "64", "--json")
     planned = answer.content["plan"]
     assert (planned["n_docs"], planned["window"], planned["fits"]) == (3, 64, True)
-    assert planned["bytes_by_kind"]["attention"] == 5 * 8 * 4 * sum([64 * 65 // 2] * 3)
+    assert planned["attention_bytes"]["stored"] == 5 * 8 * 4 * sum([64 * 65 // 2] * 3)
     assert not list((tmp_path / "runs").rglob("*.json"))
 
 
 def test_plan_shows_both_ways_to_keep_attention(call: Call) -> None:
-    answer = call("plan", "--max-documents", "1", "--window", "128", "--layers", "0-2", "--json")
+    options = ("--max-documents", "1", "--window", "128")
+    answer = call("plan", *options, "--layers", "0-2", "--attention", "stored", "--json")
     assert answer.content["plan"]["attention_bytes"] == {
         "stored": 3 * 8 * 4 * 128 * 129 // 2,
         "rebuilt": 3 * 8 * 4 * 128 * 2 * 16,
     }
     assert "attention stored: stored 793 KB, rebuilt 393 KB before compression; --attention rebuilt is" in answer.err
-    answer = call("plan", "--max-documents", "1", "--window", "128", "--attention", "auto", "--keep", "value")
+    answer = call("plan", *options, "--keep", "value")  # auto
     assert "attention rebuilt: stored 1.59 MB, rebuilt 786 KB before compression" in answer.out
     assert "is the smaller" not in answer.out and "residual" not in answer.out
 
