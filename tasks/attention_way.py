@@ -1,17 +1,44 @@
-"""How attention is kept where nobody says: `auto` decided, before anything is captured. Loads no torch."""
+"""What is chosen, held against the model: parts that it does not have, and `auto` decided. Loads no torch."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict, replace
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from storage.errors import UsageError
 from tasks.chosen import ATTENTION_KINDS, Chosen
 from tasks.estimates import ConfigShape, attention_bytes
 from tasks.models.rebuildable import why_not
 
+if TYPE_CHECKING:
+    from tasks.identity import CaptureSettings
+
 SAMPLE = 1024
 """Documents that decide, the corpus's first: the rest is like them, and a large corpus is not cut twice."""
+
+
+def held_against(settings: CaptureSettings, shape: ConfigShape, window: int) -> CaptureSettings:
+    """The settings with choices that leave nothing out taken as none, so that their key is the same.
+
+    UsageError, naming it, for a layer, head or position that the model and its window do not have.
+    """
+    chosen, nothing = Chosen.of(asdict(settings)), dict[str, Any]()
+    for name, numbers, n in (("layers", chosen.layers, shape.n_layers), ("heads", chosen.heads, shape.n_heads)):
+        if numbers is not None and numbers[-1] >= n:
+            raise UsageError(f"{name} from 0 to {n - 1}", got=str(numbers[-1]), where=name)
+        if numbers is not None and len(numbers) == n:
+            nothing[name] = None
+    if (positions := chosen.positions) is not None:
+        if positions.furthest() > window:
+            expected = (
+                f"query positions from 0 to {window - 1}, or as many from the end, in a window of {window} tokens"
+            )
+            raise UsageError(expected, got=repr(settings.positions), where="positions")
+        if positions.all_of(window):
+            nothing["positions"] = None
+    return replace(settings, **nothing)
 
 
 def way_for(
@@ -36,5 +63,7 @@ def _rounds(chosen: Chosen, computed: str) -> bool:
 
 def _stored_at_most(shape: ConfigShape, chosen: Chosen, window: int) -> bool:
     """Whether stored is the smaller for every length up to the window: it grows with T², query and key with T."""
+    if chosen.positions is not None:  # it grows with T too
+        return False
     sizes = attention_bytes(shape, [window], chosen)
     return sizes["stored"] <= sizes["rebuilt"]

@@ -96,6 +96,8 @@ def store_shape(loaded: LoadedModel, settings: Mapping[str, Any]) -> StoreShape:
         dtypes=chosen.dtypes(sinks=a.kind.sinks is not None),
         windows=a.windows,
         kept=chosen.layers,
+        heads=chosen.heads,
+        positions=None if chosen.positions is None else str(chosen.positions),
         rebuild=rebuild,
     )
 

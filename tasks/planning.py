@@ -14,7 +14,7 @@ from storage.errors import MissingPart, StorageFull, UsageError
 from storage.filesystem import Filesystem, free_bytes_at, open_runs
 from storage.layout import Layout, under
 from storage.manifest import FileRecord, Manifest
-from tasks.attention_way import way_for
+from tasks.attention_way import held_against, way_for
 from tasks.chosen import Chosen
 from tasks.corpora.files import CorpusFile, expand, files_digest
 from tasks.corpora.readers import read_files
@@ -113,12 +113,8 @@ def _resolved(
     window: int,
     files: Sequence[CorpusFile],
 ) -> CaptureSettings:
-    """The settings with the layers held against the model's, and `auto` decided."""
-    layers = Chosen.of(asdict(settings)).layers
-    if layers is not None and layers[-1] >= shape.n_layers:
-        raise UsageError(f"layers from 0 to {shape.n_layers - 1}", got=str(layers[-1]), where="layers")
-    if layers is not None and len(layers) == shape.n_layers:
-        settings = replace(settings, layers=None)
+    """The settings with what is chosen held against the model, and `auto` decided."""
+    settings = held_against(settings, shape, window)
     if settings.attention == "rebuilt":
         require_rebuildable(config, settings.model)
     if settings.attention != "auto":
@@ -147,10 +143,10 @@ def _documents(
 
 def _plan(described: Described, lengths: list[int], left_out: dict[str, int], free: int) -> CapturePlan:
     settings, shape = described.settings, described.shape
-    kinds = stored_bytes(shape, lengths, Chosen.of(asdict(settings)))
+    chosen = Chosen.of(asdict(settings))
+    kinds = stored_bytes(shape, lengths, chosen)
     batches = blocks(lengths, settings.batch_tokens, padded=True)
-    way = settings.attention
-    peak = max(memory_peak(shape, lengths, b, settings.dtype, settings.query_block, way) for b in batches)
+    peak = max(memory_peak(shape, lengths, b, settings.dtype, settings.query_block, chosen) for b in batches)
     total = sum(kinds.values())
     return CapturePlan(
         capture=described.identity.capture,

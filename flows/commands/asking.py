@@ -44,6 +44,8 @@ def plan(
     store_dtype: o.StoreDType = None,
     attention: o.Attention = None,
     layers: o.Layers = None,
+    heads: o.Heads = None,
+    positions: o.Positions = None,
     keep: o.Keep = None,
     padding: o.Padding = None,
     device: o.Device = None,
