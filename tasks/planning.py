@@ -90,8 +90,11 @@ class Described:
         return _documents(self.settings, self.encoder(), self.shape, self.window, self.files)
 
 
-def describe(settings: CaptureSettings) -> Described:
-    """What files alone tell of a capture; reads every byte of a corpus that lies on this machine, for its digest."""
+def describe(settings: CaptureSettings, files: Sequence[CorpusFile] | None = None) -> Described:
+    """What files alone tell of a capture; reads every byte of a corpus that lies on this machine, for its digest.
+
+    files: the corpus's, where they are known already.
+    """
     source = resolve(settings.model)
     config = read_config(source)
     family_of(config, where=settings.model)
@@ -104,7 +107,7 @@ def describe(settings: CaptureSettings) -> Described:
             where=settings.model,
             remedy=f"Use --window {shape.positions}.",
         )
-    files = tuple(expand(settings.corpus))
+    files = tuple(expand(settings.corpus) if files is None else files)
     encoder = cache(partial(open_encoder, source))
     settings, seen = _resolved(settings, encoder, config, shape, window, files)
     identity = capture_identity(settings, source, files_digest(files, settings.field), window)

@@ -13,7 +13,7 @@ from flows.captures import pick_capture
 from flows.config import Config
 from flows.configuring import chosen_stages, configure, require_kept, stage_changes
 from flows.console import answering, output
-from flows.progress import waiting, work
+from flows.progress import work
 from flows.session import WITH_MODEL, WITHOUT_MODEL, capture_options, run_flow, runs_folder, tell_work
 from storage.errors import UnknownName
 from tasks.models.loading import pick_device
@@ -124,12 +124,12 @@ def capture(
 
 def _prepare(chosen: Config) -> Sequence[str]:
     """What the flow does first, done before it: a mistake in the model, the text or a setting is told at once."""
-    from tasks.planning import describe, prepare_capture
+    from tasks.describing import describe_once
+    from tasks.planning import prepare_capture
 
     if chosen.capture.device not in ("auto", "cpu"):
         pick_device(chosen.capture.device)  # it loads torch, which is needed anyway
-    with waiting("reading the model's files and the text"):
-        described = describe(chosen.capture.settings())
+    described = describe_once(chosen.capture.settings(), work)
     with work(*described.extent()):
         capture = prepare_capture(described, chosen.run.runs)
     return WITH_MODEL if Prepared.open(chosen.run.runs, capture).shards_left() else WITHOUT_MODEL
