@@ -12,6 +12,7 @@ from storage.chosen_parts import ALL_HEADS, ALL_POSITIONS
 from storage.errors import IncompleteRun, UsageError
 from storage.layout import FINAL, Layout, shard_part
 from storage.tables import PartWriter
+from tasks.chosen import Chosen
 from tasks.identity import stage_key
 from tasks.parameters import stage_parameters
 from tasks.prepared import Prepared
@@ -59,6 +60,7 @@ def prepare_stage(runs: str, capture: str, name: str, overrides: Mapping[str, An
     """
     prepared, declared = Prepared.open(runs, capture), stage(name)
     parameters = stage_parameters(declared, overrides)
+    require_captured(runs, capture, name)
     key = stage_key(declared, parameters, prepared.record["key"], seed)
     request(prepared, StageRun(name, key, declared.version, declared.describe(parameters), seed))
     return key
@@ -93,6 +95,12 @@ def require_kinds(declared: Stage, offered: Collection[str], where: str) -> None
             where=f"{where}, stage {declared.name}",
             remedy=_remedy(missing),
         )
+
+
+def require_captured(runs: str, capture: str, name: str) -> None:
+    """UsageError unless a capture that is there was asked to keep what the stage reads; opens no store."""
+    chosen = Chosen.of(Prepared.open(runs, capture).settings)
+    require_kinds(stage(name), chosen.offered(), f"capture {capture}")
 
 
 def _remedy(missing: Sequence[str]) -> str:

@@ -20,6 +20,7 @@ from tasks.models.loading import pick_device
 from tasks.parameters import stage_parameters
 from tasks.prepared import Prepared
 from tasks.registry import stage as declared
+from tasks.stage import require_captured
 
 
 @answering
@@ -155,7 +156,7 @@ def stage(
     where = runs_folder(runs)
 
     def first() -> Sequence[str]:
-        pick_capture(where, capture)
+        require_captured(where, pick_capture(where, capture), name)
         return WITHOUT_MODEL
 
     def flow() -> Any:

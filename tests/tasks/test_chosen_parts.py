@@ -25,7 +25,7 @@ from tasks.identity import CaptureSettings
 from tasks.planning import plan_capture, prepare_capture
 from tasks.prepared import Prepared
 from tasks.registry import stage
-from tasks.stage import prepare_stage, require_kinds, run_stage_shards
+from tasks.stage import prepare_stage, require_kinds
 from tasks.verify_rerun import rerun_sample
 from tests.models.capturing import tiny
 
@@ -161,13 +161,15 @@ def test_learned_sinks_and_bidirectional_attention_are_kept_by_head_and_position
 def test_what_a_stage_needs_is_refused_by_name(captured: Captured) -> None:
     for name, lacking in (("heads", "all heads"), ("positions", "all query positions")):
         runs, capture = captured(attention="stored", **{name: CHOICES[name]})
-        key = prepare_stage(runs, capture, "contributions", {})
         message = (
             "expected a store with all heads, all query positions, attention, value, got one without "
             f"{lacking}, in capture {capture}, stage contributions. Capture again with .*: no --{name}"
         )
         with pytest.raises(UsageError, match=message):
-            run_stage_shards(runs, capture, "contributions", key, [0])
+            prepare_stage(runs, capture, "contributions", {})
+        shape = store_of(runs, capture).shape
+        with pytest.raises(UsageError, match=message):
+            require_kinds(stage("contributions"), shape.offered | shape.parts.whole, f"capture {capture}")
         config = configure(None, {"capture": {name: CHOICES[name]}, "run": {}}, ())
         with pytest.raises(UsageError, match=f"got one without {lacking}, in this capture, stage contributions"):
             require_kept(config.capture, ["contributions"])

@@ -151,9 +151,9 @@ def test_dtypes_and_kinds_are_kept_as_chosen(captured: Captured) -> None:
 )
 def test_a_stage_says_what_the_store_lacks(captured: Captured, changes: dict[str, str], message: str) -> None:
     runs, capture = captured(**changes)
-    key = prepare_stage(runs, capture, "contributions", {})
     with pytest.raises(UsageError, match=message):
-        run_stage_shards(runs, capture, "contributions", key, [0])
+        prepare_stage(runs, capture, "contributions", {})
+    assert not (Path(runs) / capture / "manifest" / "stages" / "contributions").exists()  # nothing was asked for
 
 
 def test_the_same_choice_has_the_same_key_and_the_default_the_old_one(base: CaptureSettings, tmp_path: Path) -> None:
