@@ -36,7 +36,7 @@ def prepare(text: str, runs: str) -> str:
     from tasks.identity import CaptureSettings
     from tasks.planning import prepare_capture
 
-    settings = CaptureSettings(MODEL, (text,), window=WINDOW, max_documents=DOCUMENTS, bos="never")
+    settings = CaptureSettings(MODEL, (text,), window=WINDOW, max_documents=DOCUMENTS, bos="never", attention="stored")
     capture = prepare_capture(settings, runs)
     request_capture(runs, capture)
     capture_shards(runs, capture, shards_left(runs, capture))

@@ -10,7 +10,8 @@ from flows.outcome import Outcome, Work, remember
 from flows.progress import work
 from flows.steps import capture_block, finish_capture_step, finish_or_raise, run_shards, threads
 from tasks.capture_finish import request_capture
-from tasks.planning import describe, prepare_capture
+from tasks.describing import describe_once
+from tasks.planning import prepare_capture
 from tasks.prepared import Prepared
 
 _ONE_DEVICE = 1
@@ -27,7 +28,7 @@ def capture_run(capture: CaptureConfig = CaptureConfig(), runs: str = "runs") ->
 
     Raises UsageError, CorpusError or ModelError before any work; IncompleteRun where some shards failed.
     """
-    described = describe(capture.settings())
+    described = describe_once(capture.settings(), work)
     with work(*described.extent()):
         name = prepare_capture(described, runs)
     request_capture(runs, name)

@@ -34,9 +34,15 @@ class CaptureConfig(BaseModel):
         "float32", description="Stored in float32, float16 or bfloat16; or by kind: attention=float16,residual=float32"
     )
     attention: str = Field(
-        "stored", description="How attention is kept: stored, rebuilt from query and key, none, or auto"
+        "auto", description="How attention is kept: stored, rebuilt from query and key, none, or auto, the smaller"
     )
     layers: str | None = Field(None, description="The layers that are kept, such as 0-5,10; all by default")
+    heads: str | None = Field(
+        None, description="The heads whose attention is kept, such as 0-3,7, with their keys and values; all by default"
+    )
+    positions: str | None = Field(
+        None, description="The query positions whose attention is kept, such as 0-31,last or every:8; all by default"
+    )
     keep: str | None = Field(
         None, description="Which of value, output_input and residual are kept, separated by commas; all by default"
     )
@@ -51,7 +57,7 @@ class CaptureConfig(BaseModel):
     def _one_or_many(cls, value: Any) -> Any:
         return (value,) if isinstance(value, str) else value
 
-    @field_validator("layers", "keep", "store_dtype", mode="before")
+    @field_validator("layers", "heads", "positions", "keep", "store_dtype", mode="before")
     @classmethod
     def _text_or_list(cls, value: Any) -> Any:
         """A list in the file says the same as its items with commas between them."""

@@ -41,9 +41,19 @@ StoreDType = Annotated[
 ]
 Attention = Annotated[
     str | None,
-    _capture("--attention", text="stored, rebuilt (as query and key), none, or auto: the smaller of the first two."),
+    _capture(
+        "--attention", text="stored, rebuilt (as query and key), none, or auto: the smaller of the first two; auto."
+    ),
 ]
 Layers = Annotated[str | None, _capture("--layers", text="The layers that are kept, such as 0-5,10; all.")]
+Heads = Annotated[
+    str | None,
+    _capture("--heads", text="The heads whose attention is kept, such as 0-3,7, with what they look at; all."),
+]
+Positions = Annotated[
+    str | None,
+    _capture("--positions", text="The query positions whose attention is kept: 0-31, -1, last:8, every:16; all."),
+]
 Keep = Annotated[
     str | None, _capture("--keep", text="Which of value,output_input,residual are kept besides attention; all.")
 ]

@@ -24,7 +24,7 @@ WITH_MODEL, WITHOUT_MODEL = ("torch", "transformers.modeling_utils"), ("torch",)
 Result = TypeVar("Result")
 _CAPTURE_OPTIONS = (
     *("model", "corpus", "field", "window", "stride", "max_documents", "deduplicate", "bos"),
-    *("dtype", "store_dtype", "attention", "layers", "keep", "padding", "device"),
+    *("dtype", "store_dtype", "attention", "layers", "heads", "positions", "keep", "padding", "device"),
 )
 
 

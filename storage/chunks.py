@@ -43,7 +43,7 @@ class Array:
     @property
     def chunk(self) -> tuple[int, ...]:
         """The shape of a chunk: one layer, cut along its first axes into as few equal parts as CHUNK_BYTES allows."""
-        sizes = [1, *self.shape[1:]]
+        sizes = [1, *(max(1, n) for n in self.shape[1:])]  # an axis without entries has no chunk, but its size is one
         for axis in range(1, len(sizes)):
             slab = math.prod(sizes) // sizes[axis] * np.dtype(self.dtype).itemsize
             most = max(1, CHUNK_BYTES // slab)

@@ -6,7 +6,8 @@ float32. A learned sink's logit enters the denominator, so a row sums to 1 less 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -51,21 +52,26 @@ class LayerTerms:
         dtype: torch.dtype = getattr(torch, rebuild.dtype)
         return cls(rebuild.scaling[layer], rebuild.softcap[layer], window, causal, sinks, dtype)
 
+    def of_heads(self, heads: Sequence[int]) -> LayerTerms:
+        """The terms of some of the layer's heads, in that order."""
+        return self if self.sinks is None else replace(self, sinks=self.sinks[list(heads)])
 
-def rebuilt_attention(query: Tensor, key: Tensor, terms: LayerTerms) -> Tensor:
-    """query (T, H, d) and key (T, H_kv, d) of one document → attention (H, T, T) float32, 0 where nothing is seen.
 
-    In blocks of queries, over the keys that a block may see.
+def rebuilt_attention(query: Tensor, key: Tensor, terms: LayerTerms, rows: Sequence[int] | None = None) -> Tensor:
+    """query (R, H, d) and key (T, H_kv, d) of one document → attention (H, R, T) float32, 0 where nothing is seen.
+
+    The queries are those at the positions `rows`, in order; None: at all of them, R = T. In blocks of queries, over the
+    keys that a block may see.
     """
-    length, n_heads = query.shape[:2]
-    out = torch.zeros(n_heads, length, length)
+    length, (n_rows, n_heads) = key.shape[0], query.shape[:2]
+    at = torch.arange(length) if rows is None else torch.tensor(rows, dtype=torch.long)
+    out = torch.zeros(n_heads, n_rows, length)
     size = max(1, min(length, _BLOCK_ENTRIES // (n_heads * length)))
-    for start in range(0, length, size):
-        stop = min(start + size, length)
-        first = max(0, start - terms.window + 1) if terms.causal and terms.window else 0
-        last = stop if terms.causal else length
-        rows = torch.arange(start, stop)
-        out[:, start:stop, first:last] = rebuilt_rows(query[start:stop], key[first:last], rows, terms, first)
+    for start in range(0, n_rows, size):
+        stop = min(start + size, n_rows)
+        first = max(0, int(at[start]) - terms.window + 1) if terms.causal and terms.window else 0
+        last = int(at[stop - 1]) + 1 if terms.causal else length
+        out[:, start:stop, first:last] = rebuilt_rows(query[start:stop], key[first:last], at[start:stop], terms, first)
     return out
 
 

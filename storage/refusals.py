@@ -16,6 +16,8 @@ def fits(tensor: torch.Tensor, dtype: str) -> bool:
 
     The extremes decide (they carry NaN), since rounding keeps order: one pass over the tensor, nothing allocated.
     """
+    if not tensor.numel():
+        return True
     extremes = torch.stack(torch.aminmax(tensor.detach()))
     return bool(extremes.to(getattr(torch, dtype)).isfinite().all())
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -17,8 +17,8 @@ from storage.layout import MODEL_BIAS, MODEL_SINKS, MODEL_VALUE_NORM, MODEL_WEIG
 from storage.manifest import Manifest, open_manifest
 from storage.rebuild import LayerTerms, rebuilt_attention
 from storage.store_folder import StoreFolder
-from storage.store_shape import StoreShape, spans
-from storage.triangles import unpack
+from storage.store_shape import AXES, StoreShape, spans
+from storage.triangles import unpack, unpack_chosen
 
 if TYPE_CHECKING:
     import zarr
@@ -32,7 +32,8 @@ class DocumentLayer:
     layer: int
     n_tokens: int
     attention: torch.Tensor | None = None
-    """(H, T, T), zeros above the diagonal if attention is causal; as stored, or rebuilt from query and key."""
+    """(H, T, T), zeros above the diagonal if attention is causal; as stored, or rebuilt from query and key. Of a store
+    of chosen heads and query positions (H', R, T), those alone and in order; see `of_head` and `row`."""
     value: torch.Tensor | None = None
     """(T, H_kv, d_v)"""
     output_input: torch.Tensor | None = None
@@ -47,6 +48,33 @@ class DocumentLayer:
     """(T, H_kv, d_qk), rotary positions applied; a store of rebuilt attention keeps it."""
     gate: torch.Tensor | None = None
     """(T, H, d_v): output_input = gate ⊙ Σ α v, where the store says `gated`."""
+    shape: StoreShape | None = field(default=None, repr=False, compare=False)
+    """The store's, which says which heads and query positions lie in the tensors."""
+
+    def of_head(self, kind: str, head: int) -> torch.Tensor:
+        """What a kind holds of one query head, by the model's own number: attention (R, T), a value or key (T, d) of
+        the head that serves it, and the like. UsageError for a head that is not kept, ValueError for a kind that was
+        not asked for, or has no heads.
+        """
+        values, axes = getattr(self, kind), AXES[kind][1:]
+        if values is None or self.shape is None or not {"head", "kv_head"} & set(axes):
+            raise ValueError(f"expected a kind of tensor by head that was asked for, got {kind}")
+        parts = self.shape.parts
+        at = parts.head_index(head)
+        return (
+            values.select(axes.index("head"), at)
+            if "head" in axes
+            else values[:, parts.serving(self.shape.n_heads_of(kind))[at]]
+        )
+
+    def row(self, head: int, position: int) -> torch.Tensor:
+        """Attention (T,) of one query, by the model's own head number and the query's position in the document.
+
+        UsageError naming those that are kept.
+        """
+        if self.shape is None:
+            raise ValueError("expected a document that was read from a store")
+        return self.of_head("attention", head)[self.shape.parts.row_index(position, self.n_tokens)]
 
 
 class ActivationStore:
@@ -157,18 +185,28 @@ class ShardReader:
             arrays = {kind: self._kind(batch, layer, kind) for kind in kept}
             offsets = {kind: [0, *accumulate(self.shape.steps(kind, lengths))] for kind in kept}
             for k, (doc, length) in enumerate(zip(documents, lengths, strict=True)):
-                found, read = DocumentLayer(doc, layer, length), dict[str, torch.Tensor]()
+                found, read = DocumentLayer(doc, layer, length, shape=self.shape), dict[str, torch.Tensor]()
                 for kind in kept:
                     part = slice(offsets[kind][k], offsets[kind][k + 1])
                     values = arrays[kind][:, part] if kind == "attention" else arrays[kind][part]
                     read[kind] = self._document(kind, values, found)
                 if terms is not None:
-                    read["attention"] = attention = rebuilt_attention(read["query"], read["key"], terms)
+                    read["attention"] = attention = self._rebuilt(read["query"], read["key"], terms, length)
                     read["sink_mass"] = (1 - attention.sum(dim=-1)).clamp(min=0).T
                 for kind in kinds:
                     setattr(found, kind, read[kind])
                 yield found
             start += count
+
+    def _rebuilt(self, query: torch.Tensor, key: torch.Tensor, terms: LayerTerms, length: int) -> torch.Tensor:
+        """(H, T, T), or of the kept heads and query positions (H', R, T)."""
+        parts = self.shape.parts
+        if parts.all:
+            return rebuilt_attention(query, key, terms)
+        if parts.heads is not None:
+            key = key[:, parts.serving(self.shape.n_heads_of("key"))]
+            terms = terms.of_heads(parts.heads)
+        return rebuilt_attention(query, key, terms, parts.rows(length))
 
     def token_ids(self, doc: int) -> np.ndarray:
         """A document's token ids, int32 (T,)."""
@@ -200,7 +238,7 @@ class ShardReader:
 
     def _document(self, kind: str, values: torch.Tensor, place: DocumentLayer) -> torch.Tensor:
         values = values.to(torch.float32)
-        if not bool(torch.stack(torch.aminmax(values)).isfinite().all()):
+        if values.numel() and not bool(torch.stack(torch.aminmax(values)).isfinite().all()):
             raise DamagedPart(
                 f"finite {kind} of layer {place.layer}, document {place.doc}, shard {self.index}",
                 got="NaN or infinity",
@@ -209,4 +247,8 @@ class ShardReader:
             )
         if kind != "attention":
             return values
-        return unpack(values) if self.shape.causal else values.reshape(-1, place.n_tokens, place.n_tokens)
+        if not self.shape.causal:
+            return values.reshape(len(values), values.shape[1] // place.n_tokens, place.n_tokens)
+        if self.shape.positions is None:
+            return unpack(values)
+        return unpack_chosen(values, self.shape.parts.rows(place.n_tokens), place.n_tokens)

@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from storage.chosen_parts import BY_ROW, ChosenParts
 from storage.errors import ForeignStore, UnknownName, UsageError
+from storage.numbers import spans
 from storage.rebuild import LayerTerms, Rebuild
-from storage.triangles import entries
+from storage.triangles import entries, row_starts
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,6 +42,10 @@ STORED_DTYPES: Mapping[str, str] = {"float32": "<f4", "float16": "<f2", "bfloat1
 """How a dtype lies in the store; bfloat16, which Zarr lacks, as its 16 bits."""
 
 
+_UNUSED = {"kept": None, "heads": None, "positions": None, "rebuild": None, "attended": None, "gated": False}
+"""What a store says of itself only where it makes use of it."""
+
+
 @dataclass(frozen=True)
 class StoreShape:
     """The sizes of a model and the dtype in which each kind of tensor is kept; a kind without a dtype is not kept."""
@@ -55,6 +61,11 @@ class StoreShape:
     """Per layer, how many tokens back a query sees; None for all."""
     kept: tuple[int, ...] | None = None
     """The layers that are kept, in order; None for all. Of the residual stream also what follows each of them."""
+    heads: tuple[int, ...] | None = None
+    """The query heads that are kept, in order, and of keys and values those that they look at; None for all."""
+    positions: str | None = None
+    """The query positions whose rows of attention are kept, in the words of `storage.numbers.Positions`; None for all.
+    Of every other kind all positions are kept."""
     rebuild: Rebuild | None = None
     """How attention comes from query and key, where these are kept instead of it."""
     attended: tuple[int, ...] | None = None
@@ -74,6 +85,22 @@ class StoreShape:
             raise ValueError(f"expected layers from 0 to {self.n_layers - 1}, got {self.kept or self.attended}")
         if ({"query", "key"} <= set(self.dtypes)) != (self.rebuild is not None):
             raise ValueError("expected query and key together with how attention is rebuilt from them")
+        _ = self.parts  # which refuses heads and positions that cannot be
+
+    @property
+    def parts(self) -> ChosenParts:
+        """The heads and query positions that are kept."""
+        return ChosenParts(self.n_heads, self.heads, self.positions)
+
+    def n_heads_of(self, kind: str) -> int:
+        """Heads that the model has of a kind: of queries, or of the values or keys that serve them."""
+        if "kv_head" not in AXES[kind]:
+            return self.n_heads
+        return self.rebuild.n_key_heads if kind == "key" and self.rebuild is not None else self.n_kv_heads
+
+    def n_kept_heads(self, kind: str) -> int:
+        """Heads of a kind that are kept."""
+        return len(self.parts.of(self.n_heads_of(kind)))
 
     @property
     def kept_layers(self) -> tuple[int, ...]:
@@ -134,56 +161,72 @@ class StoreShape:
         return LayerTerms.of(self.rebuild, layer, window=self.windows[layer], causal=self.causal, sinks=sinks)
 
     def entries(self, length: int) -> int:
-        """Attention weights kept of a head for a document: the lower triangle, or all if attention is not causal."""
+        """Attention weights kept of a head for a document: the lower triangle, or all if attention is not causal; of
+        chosen query positions their rows of it."""
+        if self.positions is not None:
+            rows = self.parts.rows(length)
+            return row_starts(rows)[-1] if self.causal else len(rows) * length
         return entries(length) if self.causal else length * length
 
     def layer_shape(self, kind: str, lengths: Sequence[int]) -> tuple[int, ...]:
         """The shape of one layer of a kind for documents of these lengths, laid end to end."""
-        n_tokens = sum(lengths)  # N
+        n = sum(self.steps(kind, lengths))
+        if kind == "residual":
+            return (n, self.d_model)
+        heads = self.n_kept_heads(kind)
         return {
-            "attention": (self.n_heads, sum(self.entries(n) for n in lengths)),
-            **self._query_and_key(n_tokens),
-            "value": (n_tokens, self.n_kv_heads, self.d_value),
-            "output_input": (n_tokens, self.n_heads, self.d_value),
-            "residual": (n_tokens, self.d_model),
-            "sink_mass": (n_tokens, self.n_heads),
-            "gate": (n_tokens, self.n_heads, self.d_value),
+            "attention": (heads, n),
+            **(self._query_and_key(n, heads) if self.rebuild else {}),
+            "value": (n, heads, self.d_value),
+            "output_input": (n, heads, self.d_value),
+            "gate": (n, heads, self.d_value),
+            "sink_mass": (n, heads),
         }[kind]
 
-    def _query_and_key(self, n_tokens: int) -> dict[str, tuple[int, ...]]:
-        if self.rebuild is None:
-            return {}
-        width = self.rebuild.d_qk
-        return {"query": (n_tokens, self.n_heads, width), "key": (n_tokens, self.rebuild.n_key_heads, width)}
+    def _query_and_key(self, n: int, heads: int) -> dict[str, tuple[int, ...]]:
+        assert self.rebuild is not None
+        return dict.fromkeys(("query", "key"), (n, heads, self.rebuild.d_qk))
 
     def steps(self, kind: str, lengths: Sequence[int]) -> list[int]:
-        """How far each document reaches along the ragged axis of a kind: entries of attention, else tokens."""
-        return [self.entries(n) for n in lengths] if kind == "attention" else list(lengths)
+        """How far each document reaches along the ragged axis of a kind: entries of attention, queries, else tokens."""
+        if kind == "attention":
+            return [self.entries(n) for n in lengths]
+        if kind in BY_ROW and self.positions is not None:
+            return [len(self.parts.rows(n)) for n in lengths]
+        return list(lengths)
 
     def describe(self, kind: str) -> dict[str, Any]:
         """What an array of the store says of itself, for whoever opens it without Theodolite."""
-        ragged = {
-            True: "lower triangles, row-major (entry i(i+1)/2 + j is query i, key j), one document after the other",
-            False: "square matrices, row-major (entry i*T + j is query i, key j), one document after the other",
-        }
         return {
             "kind": kind,
             "meaning": MEANING[kind],
             "axes": list(AXES[kind]),
-            "ragged_axis": ragged[self.causal] if kind == "attention" else "tokens, one document after the other",
+            "ragged_axis": self._ragged(kind),
             "dtype": self.dtypes[kind],
             "bits": self.dtypes[kind] == "bfloat16",
             **({} if self._every(kind) else {"layers": list(self.layer_numbers(kind))}),
+            **self.parts.describe(kind, AXES[kind], self.n_heads_of(kind)),
         }
 
     def _every(self, kind: str) -> bool:
         """Whether a kind lies there for every layer, so that a layer's number is its place."""
         return self.kept is None and (self.attended is None or kind == "residual")
 
+    def _ragged(self, kind: str) -> str:
+        """What lies along the ragged axis, in words."""
+        if kind in BY_ROW and self.positions is not None:
+            row = {True: "i + 1 entries (keys 0 to i)", False: "T entries (keys 0 to T - 1)"}[self.causal]
+            of_query = f"of each query i of query_positions {row}" if kind == "attention" else "query_positions"
+            return f"{of_query}, one document after the other"
+        ragged = {
+            True: "lower triangles, row-major (entry i(i+1)/2 + j is query i, key j), one document after the other",
+            False: "square matrices, row-major (entry i*T + j is query i, key j), one document after the other",
+        }
+        return ragged[self.causal] if kind == "attention" else "tokens, one document after the other"
+
     def as_json(self) -> dict[str, Any]:
         """The shape as JSON; what a store does not make use of is left out."""
-        unused = {"kept": None, "rebuild": None, "attended": None, "gated": False}
-        used = {n: v for n, v in asdict(self).items() if n not in unused or v != unused[n]}
+        used = {n: v for n, v in asdict(self).items() if n not in _UNUSED or v != _UNUSED[n]}
         return {**used, "dtypes": dict(self.dtypes), "windows": list(self.windows)}
 
     @classmethod
@@ -191,7 +234,7 @@ class StoreShape:
         """The shape that a store says it has; ForeignStore if it says something else."""
         try:
             shape = {**data, "windows": tuple(data["windows"])}
-            for name in ("kept", "attended"):
+            for name in ("kept", "attended", "heads"):
                 if data.get(name) is not None:
                     shape[name] = tuple(data[name])
             if (terms := data.get("rebuild")) is not None:
@@ -200,14 +243,3 @@ class StoreShape:
             return cls(**shape)
         except (TypeError, KeyError, ValueError) as error:
             raise ForeignStore("the shape of an activation store", got=str(error), where=where) from error
-
-
-def spans(numbers: Sequence[int]) -> str:
-    """Sorted whole numbers in words: 0–5, 10."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs)

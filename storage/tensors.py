@@ -133,6 +133,8 @@ class ShardWriter:
         lengths, dtype = self._lengths[batch], self.shape.dtypes[kind]
         offsets = [0, *accumulate(self.shape.steps(kind, lengths))]
         attributes = {**self.shape.describe(kind), "document_offsets": offsets}
+        if "positions" in attributes:
+            attributes["query_positions"] = [list(self.shape.parts.rows(n)) for n in lengths]
         shape = (self.shape.layers(kind), *self.shape.layer_shape(kind, lengths))
         fill = _NAN_BITS if dtype == "bfloat16" else float("nan")
         return Array(shape, STORED_DTYPES[dtype], AXES[kind], attributes, fill)

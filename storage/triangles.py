@@ -7,10 +7,14 @@ Copying row by row is as fast as a gather with a cached index and needs no index
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
+from itertools import accumulate
 
 import numpy as np
 import torch
+
+from storage.numbers import spans
 
 
 def entries(length: int) -> int:
@@ -74,6 +78,31 @@ def unpack(packed: torch.Tensor) -> torch.Tensor:
     for i in range(length):
         full[..., i, : i + 1] = source[..., entries(i) : entries(i + 1)]
     return _as_torch(full, packed.dtype)
+
+
+def pack_chosen(block: torch.Tensor, rows: Sequence[int], out: torch.Tensor) -> None:
+    """Some rows of a triangle, block (…, R, K) with K > each of `rows`, as their entries, row i's i + 1, in out (…, n).
+
+    `rows` are the rows' own numbers, in order. What is written is cast to out's dtype.
+    """
+    for at, (row, start) in enumerate(zip(rows, row_starts(rows), strict=False)):
+        out[..., start : start + row + 1] = block[..., at, : row + 1]  # (…, i+1)
+
+
+def unpack_chosen(packed: torch.Tensor, rows: Sequence[int], length: int) -> torch.Tensor:
+    """What `pack_chosen` made, (…, n), as (…, R, T) of the same dtype, zeros on later keys."""
+    starts = row_starts(rows)
+    if packed.shape[-1] != starts[-1]:
+        raise ValueError(f"expected {starts[-1]} entries of rows {spans(rows)}, got {packed.shape[-1]}")
+    full = packed.new_zeros(*packed.shape[:-1], len(rows), length)
+    for at, row in enumerate(rows):
+        full[..., at, : row + 1] = packed[..., starts[at] : starts[at + 1]]
+    return full
+
+
+def row_starts(rows: Sequence[int]) -> list[int]:
+    """Where each of these rows begins when they are packed one after the other, and where the last ends."""
+    return [0, *accumulate(row + 1 for row in rows)]
 
 
 def _as_numpy(tensor: torch.Tensor) -> np.ndarray:

@@ -103,6 +103,8 @@ def store_shape(loaded: LoadedModel, settings: Mapping[str, Any]) -> StoreShape:
         dtypes=chosen.dtypes(sinks=a.kind.sinks is not None, gated=bool(a.gates)),
         windows=a.windows,
         kept=chosen.layers,
+        heads=chosen.heads,
+        positions=None if chosen.positions is None else str(chosen.positions),
         rebuild=rebuild,
         attended=a.attended if a.kind.hybrid else None,
         gated=bool(a.gates),

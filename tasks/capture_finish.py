@@ -181,6 +181,8 @@ def _capture_columns(prepared: Prepared, store: ActivationStore) -> dict[str, An
                 "store_dtypes": _store_dtypes(shape),
                 "kept_layers": list(shape.kept_layers),
                 **({} if shape.attended is None else {"attention_layers": list(shape.attended)}),
+                **({} if shape.heads is None else {"kept_heads": list(shape.heads)}),
+                **({} if shape.positions is None else {"kept_positions": shape.positions}),
                 "model": record["model_config"],
             },
             sort_keys=True,

@@ -1,4 +1,4 @@
-"""What of a capture is kept, as a user writes it: how attention is kept, which layers, which kinds, in which dtypes.
+"""What of a capture is kept, as a user writes it: how attention is, which layers, heads, positions, kinds, dtypes.
 
 Loads no torch, so that `plan` answers at once.
 """
@@ -9,7 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from storage.chosen_parts import ALL_HEADS, ALL_POSITIONS
 from storage.errors import UnknownName, UsageError
+from storage.numbers import Positions, number_set, parts
 
 DTYPES = ("float32", "float16", "bfloat16")
 WAYS = ("stored", "rebuilt", "none", "auto")
@@ -36,14 +38,26 @@ class Chosen:
     """The kinds that are kept besides attention."""
     dtype_of: Mapping[str, str]
     """Every kind, kept or not, and its dtype."""
+    heads: tuple[int, ...] | None = None
+    """The query heads that are kept, and of keys and values those that they look at; None for all."""
+    positions: Positions | None = None
+    """The query positions whose attention is kept; None for all."""
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Chosen:
         """The choices of a capture's settings, of which later ones may be absent in a record of an earlier version."""
         layers, keep = settings.get("layers"), settings.get("keep")
-        kinds = OTHER_KINDS if keep is None else tuple(kind for kind in OTHER_KINDS if kind in _names(keep))
-        numbers = None if layers is None else layer_numbers(layers)
-        return cls(settings["attention"], numbers, kinds, store_dtypes(settings["store_dtype"]))
+        kinds = OTHER_KINDS if keep is None else tuple(kind for kind in OTHER_KINDS if kind in parts(keep))
+        numbers = None if layers is None else number_set(layers, "layers")
+        heads, positions = settings.get("heads"), settings.get("positions")
+        return cls(
+            settings["attention"],
+            numbers,
+            kinds,
+            store_dtypes(settings["store_dtype"]),
+            None if heads is None else number_set(heads, "heads"),
+            None if positions is None else Positions.parse(positions),
+        )
 
     def dtypes(self, *, sinks: bool, gated: bool = False) -> dict[str, str]:
         """What the store keeps: each kind and its dtype. `sinks`, `gated`: whether the family has them."""
@@ -53,43 +67,18 @@ class Chosen:
         return {kind: self.dtype_of[kind] for kind in kept}
 
     def offered(self) -> frozenset[str]:
-        """The kinds that can be read from such a store, whatever the family; attention also where it is rebuilt."""
+        """What can be read from such a store, whatever the family: kinds, attention also where it is rebuilt, and
+        whether it has all heads and all query positions."""
         rebuilt = {"attention"} if self.attention in ("rebuilt", "auto") else set()
         kept = () if self.attention == "auto" else ATTENTION_KINDS[self.attention]
-        return frozenset({*kept, *self.kinds, *rebuilt, *(("sink_mass",) if self.attention != "none" else ())})
-
-
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
-
-
-def layer_numbers(text: str) -> tuple[int, ...]:
-    """`0-5,10` as numbers, sorted; UsageError for what is no list of numbers and ranges."""
-    found: set[int] = set()
-    for part in _names(text):
-        first, dash, last = part.partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
-            raise UsageError("layers as numbers and ranges, such as 0-5,10", got=repr(text), where="layers")
-        found.update(range(int(first), int(last if dash else first) + 1))
-    if not found:
-        raise UsageError("layers as numbers and ranges, such as 0-5,10", got=repr(text), where="layers")
-    return tuple(sorted(found))
-
-
-def canonical_layers(text: str) -> str:
-    """The same layers always in the same words: sorted, with ranges where they make one."""
-    runs: list[list[int]] = []
-    for number in layer_numbers(text):
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+        kinds = {*kept, *self.kinds, *rebuilt, *(("sink_mass",) if self.attention != "none" else ())}
+        wholes = {ALL_HEADS: self.heads is None, ALL_POSITIONS: self.positions is None}
+        return frozenset({*kinds, *(name for name, whole in wholes.items() if whole)})
 
 
 def canonical_kinds(text: str) -> str | None:
     """The kinds that are kept besides attention, in one order; None for all. UnknownName for any other."""
-    names = _names(text)
+    names = parts(text)
     for name in names:
         if name not in OTHER_KINDS:
             raise UnknownName.among("kind of tensor to keep", name, OTHER_KINDS, where="keep")
@@ -102,7 +91,7 @@ def store_dtypes(text: str) -> dict[str, str]:
     `attention` also stands for the query and key that it is rebuilt from. Raises UnknownName or UsageError.
     """
     base, by_kind = "float32", dict[str, str]()
-    for part in _names(text):
+    for part in parts(text):
         kind, equals, dtype = (piece.strip() for piece in part.rpartition("="))
         if dtype not in DTYPES:
             raise UsageError(f"one of {', '.join(DTYPES)}", got=repr(dtype), where="store_dtype")
@@ -112,7 +101,7 @@ def store_dtypes(text: str) -> dict[str, str]:
             by_kind[kind] = dtype
         else:
             base = dtype
-    if not _names(text):
+    if not parts(text):
         raise UsageError(f"one of {', '.join(DTYPES)}", got=repr(text), where="store_dtype")
     attention = by_kind.get("attention", base)
     defaults = {"query": attention, "key": attention}

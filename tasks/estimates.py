@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from storage.chosen_parts import ChosenParts
 from storage.errors import ModelError
 from tasks.chosen import ATTENTION_KINDS, Chosen
 from tasks.models.attended import LAYERS, attended_layers
@@ -125,13 +126,15 @@ def stored_bytes(shape: ConfigShape, lengths: list[int], chosen: Chosen) -> dict
     tokens, layers = sum(lengths), len(attention_layers(shape, chosen.layers))
     streams = shape.n_layers if chosen.layers is None else len(chosen.layers)
     following = 0 if chosen.layers is None else len({layer + 1 for layer in chosen.layers} - {*chosen.layers})
+    parts = parts_of(shape, chosen)
+    heads, kv_heads, key_heads = (len(parts.of(n)) for n in (shape.n_heads, shape.n_kv_heads, shape.n_key_heads))
     values = {
-        "attention": layers * shape.n_heads * sum(shape.entries(t) for t in lengths),
-        "query": layers * tokens * shape.n_heads * shape.d_qk,
-        "key": layers * tokens * shape.n_key_heads * shape.d_qk,
-        "value": layers * tokens * shape.n_kv_heads * shape.d_value,
-        "output_input": layers * tokens * shape.n_heads * shape.d_value,
-        "gate": layers * tokens * shape.n_heads * shape.d_value,
+        "attention": layers * heads * sum(_entries(shape, parts, t) for t in lengths),
+        "query": layers * sum(parts.n_rows(t) for t in lengths) * heads * shape.d_qk,
+        "key": layers * tokens * key_heads * shape.d_qk,
+        "value": layers * tokens * kv_heads * shape.d_value,
+        "output_input": layers * tokens * heads * shape.d_value,
+        "gate": layers * tokens * heads * shape.d_value,
         "residual": (streams + (1 if chosen.layers is None else following)) * tokens * shape.d_model,
     }
     sizes = {kind: values[kind] * BYTES[dtype] for kind, dtype in chosen.dtypes(sinks=False, gated=shape.gated).items()}
@@ -151,6 +154,18 @@ def attention_layers(shape: ConfigShape, chosen: tuple[int, ...] | None) -> tupl
     """Of the chosen layers, None for all, those that have attention."""
     there = tuple(range(shape.n_layers)) if shape.attended is None else shape.attended
     return there if chosen is None else tuple(layer for layer in chosen if layer in there)
+
+
+def parts_of(shape: ConfigShape, chosen: Chosen) -> ChosenParts:
+    """The heads and query positions that are kept of a model of this shape."""
+    return ChosenParts(shape.n_heads, chosen.heads, None if chosen.positions is None else str(chosen.positions))
+
+
+def _entries(shape: ConfigShape, parts: ChosenParts, length: int) -> int:
+    """Attention weights kept of one head for a document."""
+    if parts.positions is None:
+        return shape.entries(length)
+    return parts.n_rows(length) * length if not shape.causal else sum(row + 1 for row in parts.rows(length))
 
 
 def parameters(shape: ConfigShape) -> int:
@@ -173,18 +188,20 @@ def memory_peak(
     batch: list[int],
     dtype: str,
     query_block: int,
-    attention: str = "stored",
+    chosen: Chosen,
 ) -> int:
     """Bytes of the model and of the largest forward batch: one layer's tensors, never all layers'.
 
-    A layer's triangle of attention is held only where attention is `stored`.
+    A layer's triangle of attention, the chosen part of it, is held only where attention is `stored`.
     """
     width, longest, n = BYTES[dtype], max(lengths[i] for i in batch), len(batch)
     tokens = longest * n
     weights = (parameters(shape) + shape.vocab * shape.d_model) * width
     hidden = tokens * (6 * shape.d_model + 3 * shape.d_mlp) * width
     scores = 3 * n * shape.n_heads * min(query_block, longest) * longest * 4
-    kept = 3 * n * shape.n_heads * shape.entries(longest) * 4 if attention == "stored" else 0
+    parts = parts_of(shape, chosen)
+    packed = 3 * n * len(parts.kept_heads) * _entries(shape, parts, longest) * 4
+    kept = packed if chosen.attention == "stored" else 0
     if shape.way == FALLBACK:  # its code computes all queries at once
         scores = 3 * n * shape.n_heads * longest * longest * 4
     return weights + hidden + scores + kept + 128 * shape.vocab * 8

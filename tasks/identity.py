@@ -9,7 +9,8 @@ from typing import Any
 
 from storage.errors import UsageError
 from storage.keys import digest, slug
-from tasks.chosen import DTYPES, OTHER_KINDS, WAYS, canonical_dtypes, canonical_kinds, canonical_layers
+from storage.numbers import Positions, number_set, written
+from tasks.chosen import DTYPES, OTHER_KINDS, WAYS, canonical_dtypes, canonical_kinds
 from tasks.models.loading import DEVICES
 from tasks.models.sources import ModelSource, model_digest, tokenizer_digest
 from tasks.registry import Stage
@@ -18,7 +19,7 @@ CAPTURE_VERSION = 2
 """Raised whenever a change of the code changes what a capture stores."""
 
 
-_IF_CHOSEN = ("layers", "keep")
+_IF_CHOSEN = ("layers", "heads", "positions", "keep")
 """Settings that enter the key only where they say something: without them it is what it was before there were any."""
 
 
@@ -39,10 +40,15 @@ class CaptureSettings:
     dtype: str = "float32"
     store_dtype: str = "float32"
     """One for all kinds, or by kind: attention=float16,residual=float32."""
-    attention: str = "stored"
-    """stored, rebuilt, none, or auto: the smaller of the first two, decided when the capture is planned."""
+    attention: str = "auto"
+    """stored, rebuilt, none, or auto: the smaller of the first two, decided when the capture is planned; the key's
+    ingredient is what was decided."""
     layers: str | None = None
     """The layers that are kept, as 0-5,10; None for all."""
+    heads: str | None = None
+    """The query heads whose attention is kept, as 0-3,7, with the keys and values that they look at; None for all."""
+    positions: str | None = None
+    """The query positions whose attention is kept, as 0-31,last; None for all."""
     keep: str | None = None
     """Which of value, output_input and residual are kept, separated by commas; None for all."""
     padding: str = "right"
@@ -69,8 +75,11 @@ class CaptureSettings:
     def _choose(self) -> None:
         """What is kept, in the words that are the same for the same choice, so that its key is the same too."""
         object.__setattr__(self, "store_dtype", canonical_dtypes(self.store_dtype))
-        if self.layers is not None:
-            object.__setattr__(self, "layers", canonical_layers(self.layers))
+        for name in ("layers", "heads"):
+            if (numbers := getattr(self, name)) is not None:
+                object.__setattr__(self, name, written(number_set(numbers, name)))
+        if self.positions is not None:
+            object.__setattr__(self, "positions", str(Positions.parse(self.positions)))
         if self.keep is None:
             return
         kinds = canonical_kinds(self.keep)

@@ -9,6 +9,7 @@ import os
 import sys
 from pathlib import Path
 
+from tasks.chosen import Chosen
 from tasks.estimates import ConfigShape, memory_peak
 
 SHARE = 0.5
@@ -39,7 +40,7 @@ def memory_of(device: str) -> int:
     return min(physical, int(limit)) if limit.isdecimal() else physical
 
 
-def batch_tokens(shape: ConfigShape, window: int, dtype: str, query_block: int, attention: str, device: str) -> int:
+def batch_tokens(shape: ConfigShape, window: int, dtype: str, query_block: int, chosen: Chosen, device: str) -> int:
     """The largest batch of whole windows whose peak, the model's weights included, takes at most half the memory.
 
     The least there is where none does: a document is never cut, and `plan` shows the peak beside the memory.
@@ -48,6 +49,6 @@ def batch_tokens(shape: ConfigShape, window: int, dtype: str, query_block: int, 
     for tokens in BATCHES[device]:
         documents = max(1, tokens // window)
         lengths = [window] * documents
-        if memory_peak(shape, lengths, list(range(documents)), dtype, query_block, attention) <= allowed:
+        if memory_peak(shape, lengths, list(range(documents)), dtype, query_block, chosen) <= allowed:
             return tokens
     return BATCHES[device][-1]

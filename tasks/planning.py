@@ -5,15 +5,17 @@ Loads neither torch nor Prefect, so that `theodolite plan` answers at once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from functools import cache, partial
 from typing import Any
 
 from storage.errors import MissingPart, StorageFull, UsageError
 from storage.filesystem import Filesystem, free_bytes_at, open_runs
 from storage.layout import Layout, under
 from storage.manifest import FileRecord, Manifest
+from tasks.attention_way import SAMPLE, held_against, way_for
 from tasks.chosen import Chosen
 from tasks.corpora.files import CorpusFile, expand, files_digest
 from tasks.corpora.readers import read_files
@@ -23,7 +25,6 @@ from tasks.documents import DOCUMENTS, read_windows, record_of, write_windows
 from tasks.estimates import (
     ConfigShape,
     attention_bytes,
-    attention_layers,
     memory_peak,
     operations,
     stored_bytes,
@@ -34,7 +35,7 @@ from tasks.models.rebuildable import require_rebuildable, why_not
 from tasks.models.sources import ModelSource, read_config, resolve
 from tasks.prepared import Prepared
 from tasks.progress import Progress, emit
-from tasks.tokenization import open_encoder
+from tasks.tokenization import Encoder, open_encoder
 
 __all__ = ["CapturePlan", "Described", "describe", "plan_capture", "prepare_capture", "read_windows"]
 
@@ -77,6 +78,10 @@ class Described:
     window: int
     identity: CaptureIdentity
     files: tuple[CorpusFile, ...]
+    encoder: Callable[[], Encoder]
+    """The model's tokenizer, opened once."""
+    seen: tuple[list[int], dict[str, int]] | None = None
+    """The lengths of all documents and what was left out, where deciding how attention is kept read every one."""
 
     def extent(self) -> tuple[str, int, str]:
         """What laying out the documents tells of its progress: (kind, how much in all, unit); 0 if nobody knows."""
@@ -88,11 +93,14 @@ class Described:
 
     def documents(self) -> WindowStream:
         """The documents, one after the other, as they are read; what was left out is known at the end."""
-        return _documents(self.settings, self.source, self.shape, self.window, self.files)
+        return _documents(self.settings, self.encoder(), self.shape, self.window, self.files)
 
 
-def describe(settings: CaptureSettings) -> Described:
-    """What files alone tell of a capture; reads every byte of a corpus that lies on this machine, for its digest."""
+def describe(settings: CaptureSettings, files: Sequence[CorpusFile] | None = None) -> Described:
+    """What files alone tell of a capture; reads every byte of a corpus that lies on this machine, for its digest.
+
+    files: the corpus's, where they are known already.
+    """
     source = resolve(settings.model)
     config = read_config(source)
     family_of(config, where=settings.model)
@@ -105,38 +113,39 @@ def describe(settings: CaptureSettings) -> Described:
             where=settings.model,
             remedy=f"Use --window {shape.positions}.",
         )
-    files = tuple(expand(settings.corpus))
-    settings = _resolved(settings, source, config, shape, window, files)
+    files = tuple(expand(settings.corpus) if files is None else files)
+    encoder = cache(partial(open_encoder, source))
+    settings, seen = _resolved(settings, encoder, config, shape, window, files)
     identity = capture_identity(settings, source, files_digest(files, settings.field), window)
-    return Described(settings, source, config, shape, window, identity, files)
+    return Described(settings, source, config, shape, window, identity, files, encoder, seen)
 
 
 def _resolved(
     settings: CaptureSettings,
-    source: ModelSource,
+    encoder: Callable[[], Encoder],
     config: dict[str, Any],
     shape: ConfigShape,
     window: int,
     files: Sequence[CorpusFile],
-) -> CaptureSettings:
-    """The settings with the layers held against the model's, and `auto` decided: the smaller before compression."""
-    layers = Chosen.of(asdict(settings)).layers
-    if layers is not None and layers[-1] >= shape.n_layers:
-        raise UsageError(f"layers from 0 to {shape.n_layers - 1}", got=str(layers[-1]), where="layers")
-    if layers is not None and not attention_layers(shape, layers):
-        from storage.store_shape import spans  # which loads torch
-
-        there = spans(attention_layers(shape, None))
-        raise UsageError(f"layers of which one has attention ({there})", got=str(settings.layers), where="layers")
-    if layers is not None and len(layers) == shape.n_layers:
-        settings = replace(settings, layers=None)
+) -> tuple[CaptureSettings, tuple[list[int], dict[str, int]] | None]:
+    """The settings with what is chosen held against the model, and `auto` decided; what `Described.seen` says."""
+    settings = held_against(settings, shape, window)
     if settings.attention == "rebuilt":
         require_rebuildable(config, settings.model)
     if settings.attention != "auto":
-        return settings
-    lengths = [len(d.token_ids) for d in _documents(settings, source, shape, window, files)]
-    sizes = _attention_bytes(settings, config, shape, lengths)
-    return replace(settings, attention=min(sizes, key=lambda way: sizes[way]))
+        return settings, None
+    documents: list[WindowStream] = []
+    seen: list[int] = []
+
+    def lengths() -> Iterator[int]:
+        documents.append(_documents(settings, encoder(), shape, window, files))
+        for document in documents[0]:
+            seen.append(len(document.token_ids))
+            yield seen[-1]
+
+    way = way_for(config, shape, Chosen.of(asdict(settings)), settings.dtype, window, lengths())
+    whole = bool(seen) and len(seen) < SAMPLE
+    return replace(settings, attention=way), (seen, documents[0].left_out) if whole else None
 
 
 def _attention_bytes(
@@ -147,9 +156,8 @@ def _attention_bytes(
 
 
 def _documents(
-    settings: CaptureSettings, source: ModelSource, shape: ConfigShape, window: int, files: Sequence[CorpusFile]
+    settings: CaptureSettings, encoder: Encoder, shape: ConfigShape, window: int, files: Sequence[CorpusFile]
 ) -> WindowStream:
-    encoder = open_encoder(source)
     chosen = WindowSettings(window, settings.stride, settings.bos, settings.max_documents, settings.deduplicate)
     bos = (encoder.bos_id, encoder.adds_bos)
     texts = read_files(files, settings.field)
@@ -158,10 +166,10 @@ def _documents(
 
 def _plan(described: Described, lengths: list[int], left_out: dict[str, int], free: int) -> CapturePlan:
     settings, shape = described.settings, described.shape
-    kinds = stored_bytes(shape, lengths, Chosen.of(asdict(settings)))
+    chosen = Chosen.of(asdict(settings))
+    kinds = stored_bytes(shape, lengths, chosen)
     batches = blocks(lengths, settings.batch_tokens, padded=True)
-    way = settings.attention
-    peak = max(memory_peak(shape, lengths, b, settings.dtype, settings.query_block, way) for b in batches)
+    peak = max(memory_peak(shape, lengths, b, settings.dtype, settings.query_block, chosen) for b in batches)
     total = sum(kinds.values())
     return CapturePlan(
         capture=described.identity.capture,
@@ -196,6 +204,8 @@ def plan_capture(settings: CaptureSettings | Described, runs: str) -> CapturePla
     """What the capture will be and cost. Writes nothing."""
     described = settings if isinstance(settings, Described) else describe(settings)
     free = free_bytes_at(runs)
+    if described.seen is not None:
+        return _plan(described, *described.seen, free)
     documents = described.documents()
     lengths: list[int] = []
     for document in documents:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import BinaryIO
 
 
 @dataclass(frozen=True)
@@ -38,3 +40,18 @@ def listening(listener: Listener) -> Iterator[None]:
         yield
     finally:
         _listeners.remove(listener)
+
+
+DIGEST = "digest"
+"""The kind of progress that reading files for their digest tells, in bytes."""
+
+_BLOCK = 1 << 20
+
+
+def told_digest(file: BinaryIO) -> bytes:
+    """SHA-256 of what is left of a file, a block of it in memory at a time; tells the bytes as they are read."""
+    found = hashlib.sha256()
+    while block := file.read(_BLOCK):
+        found.update(block)
+        emit(Progress(DIGEST, len(block), "bytes"))
+    return found.digest()

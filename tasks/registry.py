@@ -13,6 +13,7 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
+from storage.chosen_parts import ALL_HEADS, ALL_POSITIONS
 from storage.errors import UnknownName
 from storage.tables import TableSpec
 from tasks.capture_tables import CAPTURE_TABLES, STAGES
@@ -71,6 +72,8 @@ class Stage:
     tables: tuple[TableSpec, ...]
     needs_model: bool
     module: str
+    whole: frozenset[str] = frozenset({ALL_HEADS, ALL_POSITIONS})
+    """What of heads and query positions the store must hold all of."""
 
     def steps(self) -> StageSteps:
         return import_module(self.module)

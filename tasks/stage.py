@@ -8,9 +8,11 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from storage.arrays import read_arrays, write_arrays
+from storage.chosen_parts import ALL_HEADS, ALL_POSITIONS
 from storage.errors import IncompleteRun, UsageError
 from storage.layout import FINAL, Layout, shard_part
 from storage.tables import PartWriter
+from tasks.chosen import Chosen
 from tasks.identity import stage_key
 from tasks.parameters import stage_parameters
 from tasks.prepared import Prepared
@@ -58,6 +60,7 @@ def prepare_stage(runs: str, capture: str, name: str, overrides: Mapping[str, An
     """
     prepared, declared = Prepared.open(runs, capture), stage(name)
     parameters = stage_parameters(declared, overrides)
+    require_captured(runs, capture, name)
     key = stage_key(declared, parameters, prepared.record["key"], seed)
     request(prepared, StageRun(name, key, declared.version, declared.describe(parameters), seed))
     return key
@@ -79,20 +82,35 @@ def _context(run: StageRun, layers: int) -> StageContext:
 
 
 def require_kinds(declared: Stage, offered: Collection[str], where: str) -> None:
-    """UsageError, naming what is lacking and how to keep it, unless everything that the stage reads is offered."""
-    missing = sorted(declared.reads - set(offered))
+    """UsageError, naming what is lacking and how to keep it, unless everything that the stage reads is offered.
+
+    offered: kinds of tensor, and what the store holds whole (`ChosenParts.whole`).
+    """
+    needed = sorted(declared.reads | declared.whole)
+    missing = [name for name in needed if name not in offered]
     if missing:
         raise UsageError(
-            f"a store with {', '.join(sorted(declared.reads))}",
+            f"a store with {', '.join(needed)}",
             got=f"one without {', '.join(missing)}",
             where=f"{where}, stage {declared.name}",
             remedy=_remedy(missing),
         )
 
 
+def require_captured(runs: str, capture: str, name: str) -> None:
+    """UsageError unless a capture that is there was asked to keep what the stage reads; opens no store."""
+    chosen = Chosen.of(Prepared.open(runs, capture).settings)
+    require_kinds(stage(name), chosen.offered(), f"capture {capture}")
+
+
 def _remedy(missing: Sequence[str]) -> str:
     """How to capture what a store lacks."""
-    options = {"attention": "--attention stored or rebuilt", "sink_mass": "--attention stored or rebuilt"}
+    options = {
+        "attention": "--attention stored or rebuilt",
+        "sink_mass": "--attention stored or rebuilt",
+        ALL_HEADS: "no --heads",
+        ALL_POSITIONS: "no --positions",
+    }
     needed = dict.fromkeys(options.get(kind, f"--keep with {kind}") for kind in missing)
     return f"Capture again with what the stage reads: {', '.join(needed)}."
 
@@ -110,7 +128,7 @@ def run_stage_shards(runs: str, capture: str, name: str, key: str, shards: Seque
     prepared, declared = Prepared.open(runs, capture), stage(name)
     run = StageRun.read(prepared, name, key)
     store = ActivationStore.open(prepared.fs, capture)
-    require_kinds(declared, store.shape.offered, f"capture {capture}")
+    require_kinds(declared, store.shape.offered | store.shape.parts.whole, f"capture {capture}")
     done = []
     for shard in shards:
         compute = bind(_shard_part, prepared, declared, run, store, shard)

@@ -6,7 +6,7 @@ the largest difference in a document's layer, relative to the layer's largest en
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -137,10 +137,26 @@ def _hold_layer(
     ):
         if errors.layer in of_layers and (stored := _stored(reader, errors.layer, kind, doc)) is not None:
             dtypes = computed, reader.shape.dtypes.get(kind, "float32")  # attention that is rebuilt is not rounded
-            _compare(kind, stored, of_layers[errors.layer], errors, doc, dtypes, problems)
+            own = _own(reader, kind, doc)
+            _compare(kind, stored, _of_kept(of_layers[errors.layer], own), errors, doc, dtypes, problems, own)
     if errors.layer == reader.shape.n_layers and plain.nll is not None:
         stored = torch.from_numpy(reader.nll(doc).copy())
         _compare("nll", stored[1:], plain.nll[1:], errors, doc, (computed, "float32"), problems)
+
+
+def _own(reader: ShardReader, kind: str, doc: int) -> list[Sequence[int] | None]:
+    """Along each axis of a kind the model's own numbers of the heads and queries that are kept; None for all."""
+    parts, length = reader.shape.parts, reader.lengths[reader.documents.index(doc)]
+    kept = {"head": parts.heads, "query": None if parts.positions is None else parts.rows(length)}
+    return [kept.get(axis) for axis in _AXES[kind]]
+
+
+def _of_kept(plain: Tensor, own: Sequence[Sequence[int] | None]) -> Tensor:
+    """What a store of chosen heads and query positions keeps of a plain model's tensor."""
+    for axis, numbers in enumerate(own):
+        if numbers is not None:
+            plain = plain.index_select(axis, plain.new_tensor(numbers).long())
+    return plain
 
 
 def _stored(reader: ShardReader, layer: int, kind: str, doc: int) -> Tensor | None:
@@ -160,7 +176,9 @@ def _compare(
     doc: int,
     dtypes: tuple[str, str],
     problems: list[str],
+    own: Sequence[Sequence[int] | None] = (None,),
 ) -> None:
+    """Hold one tensor against the plain model's; `own` says along each axis which numbers its entries are of."""
     if stored.shape != plain.shape:
         raise ForeignStore(
             f"{kind} of shape {tuple(plain.shape)}",
@@ -168,6 +186,8 @@ def _compare(
             where=f"layer {errors.layer}, document {doc}",
             remedy="The store is not of this model.",
         )
+    if not stored.numel():  # the document has none of the chosen positions
+        return
     difference = (stored - plain).abs().nan_to_num(nan=float("inf"))
     at = np.unravel_index(int(difference.argmax()), tuple(difference.shape))
     error = float(difference[at]) / max(1.0, float(plain.abs().max()))
@@ -176,7 +196,8 @@ def _compare(
     if error > allowed:
         axes = [*_AXES[kind]]
         offset = 1 if kind == "nll" else 0
-        place = ", ".join(f"{axis} {int(i) + offset}" for axis, i in zip(axes, at, strict=True))
+        numbers = [int(i) + offset if n is None else n[int(i)] for i, n in zip(at, own, strict=True)]
+        place = ", ".join(f"{axis} {number}" for axis, number in zip(axes, numbers, strict=True))
         problems.append(
             f"{kind} of layer {errors.layer}, document {doc}, {place}: {float(stored[at]):.6g} in the store, "
             f"{float(plain[at]):.6g} by the plain model: an error of {error:.2g}, {allowed:.2g} is allowed"

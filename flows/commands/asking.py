@@ -44,6 +44,8 @@ def plan(
     store_dtype: o.StoreDType = None,
     attention: o.Attention = None,
     layers: o.Layers = None,
+    heads: o.Heads = None,
+    positions: o.Positions = None,
     keep: o.Keep = None,
     padding: o.Padding = None,
     device: o.Device = None,
@@ -52,12 +54,15 @@ def plan(
     verbose: o.Verbose = False,
 ) -> int | None:
     """What a capture will be and cost: bytes, operations, memory. Takes what `run` takes; nothing is captured."""
-    from tasks.planning import describe, plan_capture, smaller
+    from tasks.describing import describe_once
+    from tasks.planning import plan_capture, smaller
 
     chosen = configure(config, {"capture": capture_options(locals()), "run": {"runs": runs}}, ())
-    out, described = output(), describe(chosen.capture.settings())
-    with shown_by(display_for(out.errors)), work(*described.extent()):
-        planned = plan_capture(described, chosen.run.runs)
+    out = output()
+    with shown_by(display_for(out.errors)):
+        described = describe_once(chosen.capture.settings(), work)
+        with work(*described.extent()):
+            planned = plan_capture(described, chosen.run.runs)
     left_out = ", ".join(f"{n:,} {why.replace('_', ' ')}" for why, n in planned.left_out.items() if n)
     out.say(f"{planned.capture}: {planned.model} ({planned.family})")
     cap = capped(planned.n_docs, chosen.capture.max_documents)

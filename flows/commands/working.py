@@ -13,13 +13,14 @@ from flows.captures import pick_capture
 from flows.config import Config
 from flows.configuring import chosen_stages, configure, require_kept, stage_changes
 from flows.console import answering, output
-from flows.progress import waiting, work
+from flows.progress import work
 from flows.session import WITH_MODEL, WITHOUT_MODEL, capture_options, run_flow, runs_folder, tell_work
 from storage.errors import UnknownName
 from tasks.models.loading import pick_device
 from tasks.parameters import stage_parameters
 from tasks.prepared import Prepared
 from tasks.registry import stage as declared
+from tasks.stage import require_captured
 
 
 @answering
@@ -37,6 +38,8 @@ def run(
     store_dtype: o.StoreDType = None,
     attention: o.Attention = None,
     layers: o.Layers = None,
+    heads: o.Heads = None,
+    positions: o.Positions = None,
     keep: o.Keep = None,
     padding: o.Padding = None,
     device: o.Device = None,
@@ -97,6 +100,8 @@ def capture(
     store_dtype: o.StoreDType = None,
     attention: o.Attention = None,
     layers: o.Layers = None,
+    heads: o.Heads = None,
+    positions: o.Positions = None,
     keep: o.Keep = None,
     padding: o.Padding = None,
     device: o.Device = None,
@@ -120,12 +125,12 @@ def capture(
 
 def _prepare(chosen: Config) -> Sequence[str]:
     """What the flow does first, done before it: a mistake in the model, the text or a setting is told at once."""
-    from tasks.planning import describe, prepare_capture
+    from tasks.describing import describe_once
+    from tasks.planning import prepare_capture
 
     if chosen.capture.device not in ("auto", "cpu"):
         pick_device(chosen.capture.device)  # it loads torch, which is needed anyway
-    with waiting("reading the model's files and the text"):
-        described = describe(chosen.capture.settings())
+    described = describe_once(chosen.capture.settings(), work)
     with work(*described.extent()):
         capture = prepare_capture(described, chosen.run.runs)
     return WITH_MODEL if Prepared.open(chosen.run.runs, capture).shards_left() else WITHOUT_MODEL
@@ -151,7 +156,7 @@ def stage(
     where = runs_folder(runs)
 
     def first() -> Sequence[str]:
-        pick_capture(where, capture)
+        require_captured(where, pick_capture(where, capture), name)
         return WITHOUT_MODEL
 
     def flow() -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path, PurePath, PurePosixPath
-from typing import TYPE_CHECKING, BinaryIO, cast
+from typing import BinaryIO
 
 from storage.errors import CorpusError, UsageError
 from tasks.corpora import hub, objects
@@ -16,9 +16,7 @@ from tasks.corpora.folders import matching, walk
 from tasks.corpora.hub import HubDataset
 from tasks.corpora.objects import StoredObject
 from tasks.corpora.topics import PYTHON_TOPICS, python_topics
-
-if TYPE_CHECKING:
-    import io
+from tasks.progress import told_digest
 
 KINDS = {
     ".txt": "text",
@@ -228,7 +226,7 @@ def _content_digest(file: CorpusFile) -> bytes:
 def _bytes_digest(file: CorpusFile) -> bytes:
     try:
         with file.open() as stream:
-            return hashlib.file_digest(cast("io.BufferedReader", stream), "sha256").digest()
+            return told_digest(stream)
     except OSError as error:
         raise unreadable(file, error) from error
 

@@ -9,7 +9,6 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 
-from storage import triangles
 from tasks.models import selfcheck
 from tasks.models.families import Anatomy
 from tasks.models.kept import EVERYTHING, Kept
@@ -30,10 +29,6 @@ class Span:
     @property
     def stop(self) -> int:
         return self.start + self.length
-
-    def entries(self, causal: bool) -> int:
-        """Weights kept of one head: its causal triangle, or all."""
-        return triangles.entries(self.length) if causal else self.length**2
 
 
 @dataclass
@@ -86,7 +81,7 @@ class BatchRecord:
         self._layers: dict[int, list[int]] = {}
         for layer, module in anatomy.attentions.items():
             self._layers.setdefault(id(module), []).append(layer)
-        self._entries = [span.entries(anatomy.causal) for span in self.spans]
+        self._entries = [kept.entries(span.length, causal=anatomy.causal) for span in self.spans]
         self._ended = 0
         self._open: _Layer | None = None
         self._gate: Tensor | None = None
@@ -145,7 +140,8 @@ class BatchRecord:
         """Where the layer's attention is packed, if it is kept."""
         if not self.kept.has("attention", layer):
             return None
-        return torch.empty(self.anatomy.n_heads, sum(self._entries), dtype=self.attention_dtype, device=device)
+        n_heads = self.kept.n_heads(self.anatomy)
+        return torch.empty(n_heads, sum(self._entries), dtype=self.attention_dtype, device=device)
 
     def attention_rows(self, start: int, first: int, weights: Tensor, *, q: Tensor, k: Tensor, scaling: float) -> None:
         """One block: weights (B, H, q, K) of queries from `start` and keys from `first`, and the q and k behind."""
@@ -177,12 +173,8 @@ class BatchRecord:
             return
         if first_key:
             alpha = nn.functional.pad(alpha, (first_key, 0))
-        end, length = first_row + n_rows, self.spans[i].length
-        if self.anatomy.causal:
-            entries = slice(offset + triangles.entries(first_row), offset + triangles.entries(end))
-            triangles.pack_rows(alpha, first_row, length, out=layer.attention[:, entries])
-        else:
-            layer.attention[:, offset + first_row * length : offset + end * length] = alpha.flatten(1)
+        entries = layer.attention[:, offset : offset + self._entries[i]]
+        self.kept.pack(alpha, first_row, self.spans[i].length, entries, causal=self.anatomy.causal)
 
     def _sink_rows(self, i: int, alpha: Tensor, q: Tensor, k: Tensor, *, first_row: int, scaling: float) -> None:
         layer = self._layer()
@@ -291,7 +283,8 @@ class BatchRecord:
 
     def _emit(self, layer: int, kind: str, tensor: Tensor) -> None:
         if self.kept.has(kind, layer):
-            self._emit_to(layer, kind, tensor.detach().cpu())
+            kept = self.kept.part(kind, tensor, [span.length for span in self.spans])
+            self._emit_to(layer, kind, kept.detach().cpu())
 
     def _layer(self) -> _Layer:
         assert self._open is not None

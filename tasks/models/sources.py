@@ -13,6 +13,7 @@ from typing import Any
 from storage.errors import ForeignStore, ModelError, UsageError
 from storage.keys import digest, file_digest
 from tasks.models.gguf import gguf_config
+from tasks.progress import told_digest
 
 SAMPLE = "sample"
 SMOLLM2 = "smollm2-135m"
@@ -91,7 +92,17 @@ def read_config(source: ModelSource) -> dict[str, Any]:
 
 def model_digest(source: ModelSource) -> str:
     """SHA-256 over names and bytes of config.json and the weights: all that can change what the model computes."""
-    return digest({name: file_digest(source.path(name)) for name in _model_files(source)})
+    return digest({name: _told(source.path(name)) for name in _model_files(source)})
+
+
+def model_size(source: ModelSource) -> int:
+    """The bytes that `model_digest` reads."""
+    return sum(source.path(name).stat().st_size for name in _model_files(source))
+
+
+def _told(path: Path) -> str:
+    with path.open("rb") as file:
+        return told_digest(file).hex()
 
 
 def resolve_captured(name: str, digest: str, remedy: str) -> ModelSource:

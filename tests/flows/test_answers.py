@@ -89,18 +89,19 @@ def test_plan_tells_sizes_and_writes_nothing(call: Call, fixtures: Path, tmp_pat
     answer = call("plan", "--model", model, "--max-documents", "3", "--window", "64", "--json")
     planned = answer.content["plan"]
     assert (planned["n_docs"], planned["window"], planned["fits"]) == (3, 64, True)
-    assert planned["bytes_by_kind"]["attention"] == 5 * 8 * 4 * sum([64 * 65 // 2] * 3)
+    assert planned["attention_bytes"]["stored"] == 5 * 8 * 4 * sum([64 * 65 // 2] * 3)
     assert not list((tmp_path / "runs").rglob("*.json"))
 
 
 def test_plan_shows_both_ways_to_keep_attention(call: Call) -> None:
-    answer = call("plan", "--max-documents", "1", "--window", "128", "--layers", "0-2", "--json")
+    options = ("--max-documents", "1", "--window", "128")
+    answer = call("plan", *options, "--layers", "0-2", "--attention", "stored", "--json")
     assert answer.content["plan"]["attention_bytes"] == {
         "stored": 3 * 8 * 4 * 128 * 129 // 2,
         "rebuilt": 3 * 8 * 4 * 128 * 2 * 16,
     }
     assert "attention stored: stored 793 KB, rebuilt 393 KB before compression; --attention rebuilt is" in answer.err
-    answer = call("plan", "--max-documents", "1", "--window", "128", "--attention", "auto", "--keep", "value")
+    answer = call("plan", *options, "--keep", "value")  # auto
     assert "attention rebuilt: stored 1.59 MB, rebuilt 786 KB before compression" in answer.out
     assert "is the smaller" not in answer.out and "residual" not in answer.out
 
@@ -114,7 +115,16 @@ def test_plan_shows_both_ways_to_keep_attention(call: Call) -> None:
         (["run", "--attention", "packed"], 2, "expected one of stored, rebuilt, none, auto, got 'packed'"),
         (["run", "--attention", "none"], 2, "got one without attention, in this capture, stage contributions"),
         (["run", "--keep", "residual"], 2, "got one without value, in this capture, stage contributions"),
+        (["run", "--heads", "0-3"], 2, "got one without all heads, in this capture, stage contributions"),
+        (
+            ["run", "--positions", "last"],
+            2,
+            "got one without all query positions, in this capture, stage contributions",
+        ),
         (["plan", "--layers", "0-6"], 2, "expected layers from 0 to 5, got 6, in layers"),
+        (["plan", "--heads", "3,8"], 2, "expected heads from 0 to 7, got 8, in heads"),
+        (["plan", "--positions", "300"], 2, "in a window of 256 tokens, got '300', in positions"),
+        (["plan", "--positions", "end"], 2, "last, last:8 or every:16, such as 0-31,last, got 'end', in positions"),
         (["run", "--dtype", "float8"], 2, "expected one of float32, float16, bfloat16, got 'float8'"),
         (["run", "absent.toml"], 2, "got no such file, in absent.toml"),
         (["stage", "contribution"], 2, "Did you mean 'contributions'?"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,15 +13,18 @@ import pytest
 import torch
 
 from flows.checking import check_tables, require
+from flows.config import CaptureConfig
 from storage.errors import ModelError, UnknownName, UsageError
 from storage.filesystem import open_runs
 from storage.store_shape import AXES
 from storage.tensors import ActivationStore
+from tasks.attention_way import SAMPLE, way_for
 from tasks.capture import capture_shards, shards_left
 from tasks.capture_finish import finish_capture, request_capture
 from tasks.chosen import KINDS, Chosen
 from tasks.estimates import ConfigShape, attention_bytes, stored_bytes
 from tasks.identity import CaptureSettings
+from tasks.models.sources import read_config, resolve
 from tasks.planning import plan_capture, prepare_capture
 from tasks.prepared import Prepared
 from tasks.stage import finish_stage, prepare_stage, run_stage_shards, stage_parts_left
@@ -148,9 +151,9 @@ def test_dtypes_and_kinds_are_kept_as_chosen(captured: Captured) -> None:
 )
 def test_a_stage_says_what_the_store_lacks(captured: Captured, changes: dict[str, str], message: str) -> None:
     runs, capture = captured(**changes)
-    key = prepare_stage(runs, capture, "contributions", {})
     with pytest.raises(UsageError, match=message):
-        run_stage_shards(runs, capture, "contributions", key, [0])
+        prepare_stage(runs, capture, "contributions", {})
+    assert not (Path(runs) / capture / "manifest" / "stages" / "contributions").exists()  # nothing was asked for
 
 
 def test_the_same_choice_has_the_same_key_and_the_default_the_old_one(base: CaptureSettings, tmp_path: Path) -> None:
@@ -182,6 +185,29 @@ def test_the_plan_shows_both_ways_and_auto_takes_the_smaller(base: CaptureSettin
     two = 2 * 3 * 8 * (128 * 129 // 2) * 4  # triangles of two documents, padded to one length: not held if rebuilt
     assert plans[0].memory_peak_bytes - plans[1].memory_peak_bytes == two
     assert "attention" not in plan_capture(replace(base, attention="none"), str(tmp_path)).bytes_by_kind
+
+
+def test_auto_asks_for_no_more_lengths_than_decide(base: CaptureSettings, tmp_path: Path) -> None:
+    assert base.attention == CaptureConfig().attention == "auto"
+    shape = ConfigShape.of(read_config(resolve("sample")), "sample")
+
+    def way(window: int, lengths: Iterable[int], dtype: str = "float32", **settings: str) -> str:
+        chosen = Chosen.of({"attention": "auto", "store_dtype": "float32", **settings})
+        return way_for({"model_type": "gpt_neox"}, shape, chosen, dtype, window, lengths)
+
+    long, asked = 4 * 16, iter(range(10**9))  # (T + 1) / 2 numbers a token and head against 2 × 16
+    assert (way(64, [long] * 9), way(long - 1, [long - 1] * 9)) == ("rebuilt", "stored")
+    assert way(long - 1, (next(asked) for _ in range(10**9))) == "stored" and next(asked) == 0
+    assert way(256, (next(asked) for _ in range(10**9))) == "rebuilt" and next(asked) == SAMPLE + 1
+    assert way(256, [*[20] * SAMPLE, *[256] * 10**4]) == "stored"
+    for store, dtype, expected in (
+        ("float16", "float32", "stored"),  # rounding queries and keys would move attention
+        ("float16", "float16", "rebuilt"),  # there is nothing to round
+        ("float16,key=float32", "float32", "stored"),
+        ("value=float16", "bfloat16", "rebuilt"),
+        ("bfloat16", "float16", "stored"),
+    ):
+        assert way(256, [256] * 9, dtype, store_dtype=store) == expected, (store, dtype)
 
 
 def test_estimates_of_chosen_parts_by_hand() -> None:

@@ -6,12 +6,15 @@ import json
 import statistics
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from tasks import memory
+from tasks.chosen import Chosen
 from tasks.estimates import ConfigShape
+from tasks.identity import CaptureSettings
 from tests.tasks.made_captures import save_model
 
 GIB = 2**30
@@ -54,11 +57,15 @@ def shape(**changes: int) -> ConfigShape:
     return ConfigShape.of(config, "config.json")
 
 
+def way(attention: str) -> Chosen:
+    return Chosen.of(asdict(CaptureSettings("model", ("corpus.txt",), attention=attention)))
+
+
 def test_the_batch_shrinks_with_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
     for gib in (64, 3, 2.6, 0.5):
         monkeypatch.setattr(memory, "memory_of", lambda _, gib=gib: int(gib * GIB))
-        found.append(memory.batch_tokens(shape(), 512, "float32", 128, "stored", "cpu"))
+        found.append(memory.batch_tokens(shape(), 512, "float32", 128, way("stored"), "cpu"))
     assert found[0] == 1024
     assert found == sorted(found, reverse=True)
     assert found[-1] == 256
@@ -66,8 +73,10 @@ def test_the_batch_shrinks_with_the_memory(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_gpu_with_room_takes_larger_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "memory_of", lambda _: 80 * GIB)
-    small = memory.batch_tokens(shape(), 512, "bfloat16", 128, "rebuilt", "cuda")
-    large = memory.batch_tokens(shape(num_hidden_layers=80, hidden_size=4608), 512, "bfloat16", 128, "rebuilt", "cuda")
+    small = memory.batch_tokens(shape(), 512, "bfloat16", 128, way("rebuilt"), "cuda")
+    large = memory.batch_tokens(
+        shape(num_hidden_layers=80, hidden_size=4608), 512, "bfloat16", 128, way("rebuilt"), "cuda"
+    )
     assert small == 16384
     assert 512 <= large <= small
 
