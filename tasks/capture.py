@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     import torch
 
+    from tasks.documents import Windows
+
 
 def shards_left(runs: str, capture: str) -> list[int]:
     """The shards that are not published yet."""
@@ -44,7 +46,7 @@ def capture_shards(runs: str, capture: str, shards: Sequence[int]) -> list[int]:
     loaded = _loaded(prepared)
     shape = store_shape(loaded, prepared.settings)
     _publish_model(prepared, loaded, shape)
-    documents = read_windows(prepared.fs, prepared.layout)["token_ids"]
+    documents = read_windows(prepared.fs, prepared.layout)
     done = []
     for shard in shards:
 
@@ -133,25 +135,29 @@ def _sinks(loaded: LoadedModel) -> torch.Tensor:
 
 
 def _capture(
-    prepared: Prepared, loaded: LoadedModel, shape: StoreShape, windows: Any, shard: int, staging: str
+    prepared: Prepared, loaded: LoadedModel, shape: StoreShape, windows: Windows, shard: int, staging: str
 ) -> Work:
     started = time.perf_counter()
     documents = prepared.record["shards"][shard]
-    token_ids = [windows[d].values.to_numpy() for d in documents]
+    token_ids, inputs = [], []
+    for doc in documents:
+        token_ids.append(windows["token_ids"][doc].values.to_numpy())
+        inputs.append(windows.inputs(doc))
     folder = f"{staging}/shard"
     batches = blocks([len(t) for t in token_ids], prepared.settings["batch_tokens"], padded=True)
     writer = ShardWriter(prepared.fs, folder, shape)
     nll: list[np.ndarray] = []
     with _pipeline(writer, loaded) as pipeline:
         for batch, members in enumerate(batches):
-            ids, numbers = [token_ids[i] for i in members], [documents[i] for i in members]
-            writer.begin_batch(batch, [len(t) for t in ids], numbers)
+            given, numbers = [inputs[i] for i in members], [documents[i] for i in members]
+            lengths = [len(token_ids[i]) for i in members]
+            writer.begin_batch(batch, lengths, numbers)
 
             def keep(layer: int, kind: str, tensor: torch.Tensor, batch: int = batch) -> None:
                 pipeline.put(tensor.numel(), batch, layer, kind, tensor)
 
-            nll += capture_batch(loaded, ids, _tap_settings(prepared, shape), keep, numbers)
-            emit(Progress("capture", sum(len(t) for t in ids), "tokens"))
+            nll += capture_batch(loaded, given, _tap_settings(prepared, shape), keep, numbers)
+            emit(Progress("capture", sum(lengths), "tokens"))
     work = Work(quality={"milliseconds": round(1000 * (time.perf_counter() - started))})
     work.add_folder(folder, prepared.layout.shard(shard), writer.close(documents, token_ids, nll))
     return work

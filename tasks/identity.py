@@ -139,7 +139,8 @@ def stage_key(stage: Stage, parameters: Any, capture_key: str, seed: int) -> str
 def package_versions() -> dict[str, str]:
     """Versions of what can change a number, for the table of captures."""
     found = {}
-    for package in ("theodolite", "torch", "transformers", "tokenizers", "zarr", "numcodecs", "numpy", "pyarrow"):
+    named = ("torch", "transformers", "tokenizers", "zarr", "numcodecs", "numpy", "pyarrow", "pillow")
+    for package in ("theodolite", *named):
         try:
             found[package] = version(package)
         except PackageNotFoundError:

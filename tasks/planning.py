@@ -16,22 +16,19 @@ from storage.layout import Layout, under
 from storage.manifest import FileRecord, Manifest
 from tasks.chosen import Chosen
 from tasks.corpora.files import CorpusFile, expand, files_digest
-from tasks.corpora.readers import read_files
 from tasks.corpora.streams import CORPUS
-from tasks.corpora.windows import WindowSettings, WindowStream
 from tasks.documents import DOCUMENTS, read_windows, record_of, write_windows
 from tasks.estimates import ConfigShape, attention_bytes, memory_peak, operations, stored_bytes
 from tasks.identity import CaptureIdentity, CaptureSettings, blocks, capture_identity, package_versions
-from tasks.models.families import family_of
 from tasks.models.rebuildable import require_rebuildable, why_not
 from tasks.models.sources import ModelSource, read_config, resolve
 from tasks.prepared import Prepared
 from tasks.progress import Progress, emit
-from tasks.tokenization import open_encoder
+from tasks.reading import Documents, Reading, reading_of
 
 __all__ = ["CapturePlan", "Described", "describe", "plan_capture", "prepare_capture", "read_windows"]
 
-_DEFAULT_WINDOW, _TOLD_EVERY = 512, 256
+_TOLD_EVERY = 256
 
 
 @dataclass(frozen=True)
@@ -70,6 +67,7 @@ class Described:
     window: int
     identity: CaptureIdentity
     files: tuple[CorpusFile, ...]
+    reading: Reading
 
     def extent(self) -> tuple[str, int, str]:
         """What laying out the documents tells of its progress: (kind, how much in all, unit); 0 if nobody knows."""
@@ -79,34 +77,27 @@ class Described:
             return DOCUMENTS, 0, DOCUMENTS
         return CORPUS, sum(file.size() for file in self.files), "bytes"
 
-    def documents(self) -> WindowStream:
+    def documents(self) -> Documents:
         """The documents, one after the other, as they are read; what was left out is known at the end."""
-        return _documents(self.settings, self.source, self.shape, self.window, self.files)
+        return self.reading.documents(self.settings, self.window, self.files)
 
 
 def describe(settings: CaptureSettings) -> Described:
     """What files alone tell of a capture; reads every byte of a corpus that lies on this machine, for its digest."""
     source = resolve(settings.model)
     config = read_config(source)
-    family_of(config, where=settings.model)
+    reading = reading_of(source, config)
     shape = ConfigShape.of(config, str(source.config_file))
-    window = settings.window or min(shape.positions or _DEFAULT_WINDOW, _DEFAULT_WINDOW)
-    if shape.positions and window > shape.positions:
-        raise UsageError(
-            f"a window of at most {shape.positions} tokens, the model's positions",
-            got=str(window),
-            where=settings.model,
-            remedy=f"Use --window {shape.positions}.",
-        )
-    files = tuple(expand(settings.corpus))
-    settings = _resolved(settings, source, config, shape, window, files)
+    window = reading.window(settings)
+    files = tuple(expand(settings.corpus, reading.kind))
+    settings = _resolved(settings, reading, config, shape, window, files)
     identity = capture_identity(settings, source, files_digest(files, settings.field), window)
-    return Described(settings, source, config, shape, window, identity, files)
+    return Described(settings, source, config, shape, window, identity, files, reading)
 
 
 def _resolved(
     settings: CaptureSettings,
-    source: ModelSource,
+    reading: Reading,
     config: dict[str, Any],
     shape: ConfigShape,
     window: int,
@@ -122,7 +113,7 @@ def _resolved(
         require_rebuildable(config, settings.model)
     if settings.attention != "auto":
         return settings
-    lengths = [len(d.token_ids) for d in _documents(settings, source, shape, window, files)]
+    lengths = [len(d.token_ids) for d in reading.documents(settings, window, files)]
     sizes = _attention_bytes(settings, config, shape, lengths)
     return replace(settings, attention=min(sizes, key=lambda way: sizes[way]))
 
@@ -132,16 +123,6 @@ def _attention_bytes(
 ) -> dict[str, int]:
     sizes = attention_bytes(shape, lengths, Chosen.of(asdict(settings)))
     return sizes if why_not(config) is None else {"stored": sizes["stored"]}
-
-
-def _documents(
-    settings: CaptureSettings, source: ModelSource, shape: ConfigShape, window: int, files: Sequence[CorpusFile]
-) -> WindowStream:
-    encoder = open_encoder(source)
-    chosen = WindowSettings(window, settings.stride, settings.bos, settings.max_documents, settings.deduplicate)
-    bos = (encoder.bos_id, encoder.adds_bos)
-    texts = read_files(files, settings.field)
-    return WindowStream(texts, encoder.encode, chosen, *bos, shape.vocab, encode_adds=False)
 
 
 def _plan(described: Described, lengths: list[int], left_out: dict[str, int], free: int) -> CapturePlan:

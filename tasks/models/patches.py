@@ -1,4 +1,4 @@
-"""What the tokens of an image are: those in front, registers, and patches row by row. Read from configurations alone."""
+"""What the tokens of an image are: those in front, registers, and patches row by row; from configurations alone."""
 
 from __future__ import annotations
 

@@ -59,9 +59,9 @@ def capture_batch(
 ) -> list[np.ndarray]:
     """Run the model once over documents of any lengths and emit each layer's tensors as the layer ends.
 
-    inputs: one array a document, token ids or, of a family that reads images, pixels (3, H, W); documents: their numbers, for messages; emit: see BatchRecord. Returns
-    the negative log-likelihood of each token in nats, float32, one array (T,) a document, NaN at position 0; of an
-    encoder, NaN everywhere.
+    inputs: one array a document, token ids or, of a family that reads images, pixels (3, H, W); documents: their
+    numbers, for messages; emit: see BatchRecord. Returns the negative log-likelihood of each token in nats, float32,
+    one array (T,) a document, NaN at position 0; of an encoder, NaN everywhere.
     Raises CaptureCheckError when a capture-time identity is breached, CorpusError for an id outside the vocabulary or
     an empty document, ModelError for a document longer than the model's positions.
     """
@@ -96,7 +96,7 @@ def capture_batch(
 
 
 def listen(loaded: LoadedModel) -> list[Heard]:
-    """What each layer's attention function is called with: one token, or a blank image, goes through it; nothing is kept.
+    """What each layer's attention function is called with: one token, or a blank image, goes through; nothing is kept.
 
     Raises ModelError where the model's code computes attention inside its own modules.
     """
@@ -125,7 +125,9 @@ def listen(loaded: LoadedModel) -> list[Heard]:
     return [record.heard[layer] for layer in range(loaded.anatomy.n_layers)]
 
 
-def _token_tensors(loaded: LoadedModel, token_ids: Sequence[np.ndarray], spans: Sequence[Span], width: int) -> dict[str, Any]:
+def _token_tensors(
+    loaded: LoadedModel, token_ids: Sequence[np.ndarray], spans: Sequence[Span], width: int
+) -> dict[str, Any]:
     """Padded ids, mask and, where the model takes them, positions that count the document's own tokens."""
     ids = torch.zeros(len(spans), width, dtype=torch.long)  # any id will do as padding: nothing sees it
     mask = torch.zeros(len(spans), width, dtype=torch.long)
