@@ -237,7 +237,15 @@ def models(as_json: o.Json = False, verbose: o.Verbose = False) -> None:
 
     out = output()
     rows = [
-        [f.name, f.model_type, "decoder" if f.causal else "encoder", f.entry, f.way, f.examples, f.verified]
+        [
+            f.name,
+            f.model_type,
+            "decoder" if f.causal else "encoder" if f.reads == "text" else "encoder of images",
+            f.entry,
+            f.way,
+            f.examples,
+            f.verified,
+        ]
         for f in FAMILIES.values()
     ]
     out.table(["family", "model_type", "kind", "attention enters", "tapped by", "examples", "verified on"], rows)
