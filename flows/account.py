@@ -45,7 +45,7 @@ def tell_account(runs: str, outcome: Outcome, cap: int | None = None) -> None:
 def _capture_lines(connection: DuckDBPyConnection, capture: str, cap: int | None) -> Iterator[str]:
     row = query(connection, "capture_cost", {"capture": capture}).to_pylist()[0]
     loss = _loss(connection, capture)
-    does = "reads the text both ways" if loss is None else f"predicts the text with {loss:.3f} nats per token"
+    does = "reads both ways" if loss is None else f"predicts the text with {loss:.3f} nats per token"
     yield (
         f"{row['model']} {does} ({row['n_docs']:,} documents{capped(row['n_docs'], cap)}, {row['n_tokens']:,} tokens)."
     )

@@ -48,8 +48,8 @@ class CaptureConfig(BaseModel):
     )
     padding: str = Field("right", description="right or left; changes no number")
     query_block: StrictInt = Field(128, description="Queries whose attention is held at once")
-    batch_tokens: StrictInt = Field(1024, description="Tokens of one forward pass")
-    shard_tokens: StrictInt = Field(2048, description="Tokens of one shard, the unit of work")
+    batch_tokens: StrictInt = Field(0, description="Tokens of one forward pass; 0: what the memory allows")
+    shard_tokens: StrictInt = Field(0, description="Tokens of one shard, the unit of work; 0: 2,048 or one batch")
     device: str = Field("auto", description="auto, cpu, cuda or mps")
 
     @field_validator("corpus", mode="before")

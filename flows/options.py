@@ -21,7 +21,8 @@ Model = Annotated[str | None, _capture("--model", text="sample, smollm2-135m, a 
 Corpus = Annotated[
     list[str] | None,
     _capture(
-        "--corpus", text="Files, folders, globs, s3:// or hf:NAME; python-topics is Python's own text. Repeatable."
+        "--corpus",
+        text="Files, folders, globs, s3:// or hf:NAME, of text or images; python-topics is Python's text. Repeatable.",
     ),
 ]
 Field = Annotated[str | None, _capture("--field", text="The field of a JSONL or Parquet corpus that holds the text.")]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gc
 import time
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from storage.errors import ModelError
 from storage.layout import under
 from storage.manifest import placed
 from storage.tensors import Chunk, ShardWriter, StoreShape, model_moves, write_model
@@ -26,9 +28,11 @@ from tasks.progress import Progress, emit
 from tasks.shard import Work, publish_once
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import torch
+
+    from tasks.documents import Windows
 
 
 def shards_left(runs: str, capture: str) -> list[int]:
@@ -45,7 +49,7 @@ def capture_shards(runs: str, capture: str, shards: Sequence[int]) -> list[int]:
     loaded = _loaded(prepared)
     shape = store_shape(loaded, prepared.settings)
     _publish_model(prepared, loaded, shape)
-    documents = read_windows(prepared.fs, prepared.layout)["token_ids"]
+    documents = read_windows(prepared.fs, prepared.layout)
     done = []
     for shard in shards:
 
@@ -144,19 +148,23 @@ def _sinks(loaded: LoadedModel) -> torch.Tensor:
 
 
 def _capture(
-    prepared: Prepared, loaded: LoadedModel, shape: StoreShape, windows: Any, shard: int, staging: str
+    prepared: Prepared, loaded: LoadedModel, shape: StoreShape, windows: Windows, shard: int, staging: str
 ) -> Work:
     started = time.perf_counter()
     documents = prepared.record["shards"][shard]
-    token_ids = [windows[d].values.to_numpy() for d in documents]
+    token_ids, inputs = [], []
+    for doc in documents:
+        token_ids.append(windows["token_ids"][doc].values.to_numpy())
+        inputs.append(windows.inputs(doc))
     folder = f"{staging}/shard"
     batches = blocks([len(t) for t in token_ids], prepared.settings["batch_tokens"], padded=True)
     writer = ShardWriter(prepared.fs, folder, shape)
     nll: list[np.ndarray] = []
     with _pipeline(writer, loaded) as pipeline:
         for batch, members in enumerate(batches):
-            ids, numbers = [token_ids[i] for i in members], [documents[i] for i in members]
-            writer.begin_batch(batch, [len(t) for t in ids], numbers)
+            given, numbers = [inputs[i] for i in members], [documents[i] for i in members]
+            lengths = [len(token_ids[i]) for i in members]
+            writer.begin_batch(batch, lengths, numbers)
 
             def keep(layer: int, kind: str, tensor: torch.Tensor, batch: int = batch) -> None:
                 parts = writer.parts(batch, kind)
@@ -165,11 +173,28 @@ def _capture(
                 if parts > 1:  # a large tensor does not wait for what comes after it
                     pipeline.flush()
 
-            nll += capture_batch(loaded, ids, _tap_settings(prepared, shape), keep, numbers)
-            emit(Progress("capture", sum(len(t) for t in ids), "tokens"))
+            with _memory(loaded, numbers, sum(lengths)):
+                nll += capture_batch(loaded, given, _tap_settings(prepared, shape), keep, numbers)
+            emit(Progress("capture", sum(lengths), "tokens"))
     work = Work(quality={"milliseconds": round(1000 * (time.perf_counter() - started))})
     work.add_folder(folder, prepared.layout.shard(shard), writer.close(documents, token_ids, nll))
     return work
+
+
+@contextmanager
+def _memory(loaded: LoadedModel, documents: Sequence[int], n_tokens: int) -> Iterator[None]:
+    """What a batch lacks memory for is said with what makes it smaller."""
+    import torch
+
+    try:
+        yield
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        raise ModelError(
+            f"memory for a batch of {n_tokens:,} tokens on {loaded.device}",
+            got=str(error).splitlines()[0] if str(error) else "none left",
+            where=f"{loaded.name}, documents {documents[0]} to {documents[-1]}",
+            remedy="Set a smaller batch_tokens or query_block in the section [capture] of a configuration file.",
+        ) from error
 
 
 def _pipeline(writer: ShardWriter, loaded: LoadedModel) -> Pipeline[Chunk]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -18,9 +17,9 @@ from tasks.models.loading import pick_device
 from tasks.models.sources import resolve
 from tasks.planning import read_windows
 from tasks.prepared import Prepared
+from tasks.reading import reading_of
 from tasks.shard import Work, publish_once
 from tasks.stage_record import StageRun, mark, request
-from tasks.tokenization import open_encoder
 
 if TYPE_CHECKING:
     from storage.tensors import ActivationStore, StoreShape
@@ -70,7 +69,8 @@ def _tables(prepared: Prepared, run: StageRun, staging: str) -> Work:
     from storage.tensors import ActivationStore
 
     store = ActivationStore.open(prepared.fs, prepared.layout.capture)
-    windows = read_windows(prepared.fs, prepared.layout).to_pydict()
+    documents = read_windows(prepared.fs, prepared.layout)
+    windows = {**documents.to_pydict(), "digest": list(documents.digests())}
     token_ids = [np.asarray(ids, dtype=np.int32) for ids in windows["token_ids"]]
     nll = [store.shard(shard).nll(doc) for shard in store.shards for doc in store.documents(shard)]
     tables: list[tuple[TableSpec, Mapping[str, Any]]] = [
@@ -100,7 +100,7 @@ def _document_columns(windows: dict[str, list], token_ids: list[np.ndarray], nll
         "doc": np.arange(len(token_ids), dtype=np.int32),
         "source": windows["source"],
         "start_token": np.asarray(windows["start_token"], dtype=np.int32),
-        "digest": [hashlib.sha256(ids.astype("<i4").tobytes()).hexdigest() for ids in token_ids],
+        "digest": windows["digest"],
         "n_tokens": np.asarray([len(ids) for ids in token_ids], dtype=np.int32),
         "nll_sum": np.asarray([np.nansum(values[1:], dtype=np.float64) for values in nll]),
         "n_predicted": np.asarray([np.count_nonzero(~np.isnan(values[1:])) for values in nll], dtype=np.int32),
@@ -108,15 +108,12 @@ def _document_columns(windows: dict[str, list], token_ids: list[np.ndarray], nll
 
 
 def _token_columns(prepared: Prepared, token_ids: list[np.ndarray], nll: list[np.ndarray]) -> dict[str, Any]:
-    encoder = open_encoder(resolve(prepared.settings["model"]))
-    flat = np.concatenate(token_ids)
+    reading = reading_of(resolve(prepared.settings["model"]), prepared.record["model_config"])
     lengths = np.asarray([len(ids) for ids in token_ids])
-    unique, inverse = np.unique(flat, return_inverse=True)
     return {
         "doc": np.repeat(np.arange(len(lengths), dtype=np.int32), lengths),
         "position": np.concatenate([np.arange(n, dtype=np.int32) for n in lengths]),
-        "token_id": flat,
-        "token": np.asarray(encoder.tokens(unique.tolist()), dtype=object)[inverse],
+        **reading.token_columns(token_ids),
         "nll": np.concatenate(nll).astype(np.float32),
     }
 

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tasks.corpora.files import CorpusFile, expand
-from tasks.models.sources import ModelSource, model_size, resolve
+from tasks.models.sources import ModelSource, model_size, read_config, resolve
 from tasks.planning import Described, describe
 from tasks.progress import DIGEST
+from tasks.reading import reading_of
 
 if TYPE_CHECKING:
     from tasks.identity import CaptureSettings
@@ -28,7 +29,8 @@ def describe_once(settings: CaptureSettings, shown: Shown) -> Described:
     The command line describes a capture before its flow does, which may run elsewhere: here the flow reads nothing
     again. A data set of the hub has no file that could be looked at, and is described anew.
     """
-    source, files = resolve(settings.model), expand(settings.corpus)
+    source = resolve(settings.model)
+    files = expand(settings.corpus, reading_of(source, read_config(source)).kind)
     stamp = (settings, source, files, _stamp(source, files))  # before the reading: what changes meanwhile differs
     if stamp[-1] is not None and _last and _last[0][0] == stamp:
         return _last[0][1]

@@ -18,6 +18,7 @@ _UNGATED = {
     *("gpt2", "gpt_neox", "gpt_neo", "gptj", "gpt_bigcode", "codegen", "opt", "bloom", "falcon", "mpt", "phi"),
     *("persimmon", "nemotron", "starcoder2", "arcee", "apertus"),
     *("bert", "roberta", "xlm-roberta", "albert", "distilbert"),
+    *("vit", "deit", "dinov2", "dinov2_with_registers"),
 }
 """Families whose MLP has two matrices; the others gate it and have three."""
 
@@ -83,9 +84,9 @@ class ConfigShape:
             d_qk=d_qk,
             n_key_heads=heads if latent else n_kv_heads,
             d_mlp=size("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", "hidden_dim", default=4 * width),
-            vocab=size("vocab_size"),
+            vocab=size("vocab_size", default=0 if family is not None and family.reads == "images" else None),
             positions=size(*POSITIONS, default=first, least=0) - first or None,
-            gated_mlp=inner.get("model_type") not in _UNGATED,
+            gated_mlp=inner.get("model_type") not in _UNGATED or bool(inner.get("use_swiglu_ffn")),
             causal=family is None or family.causal,
             way=INTERFACE if family is None else family.way,
             attended=attended_layers(inner, where),

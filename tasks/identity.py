@@ -53,10 +53,12 @@ class CaptureSettings:
     """Which of value, output_input and residual are kept, separated by commas; None for all."""
     padding: str = "right"
     query_block: int = 128
-    batch_tokens: int = 1024
-    """Documents of one forward pass: as many as fit into this number of tokens, at least one."""
-    shard_tokens: int = 2048
-    """Documents of one shard: as many as fit into this number of tokens, at least one."""
+    batch_tokens: int = 0
+    """Documents of one forward pass: as many as fit into this number of tokens, at least one. 0: decided from the
+    memory of the device when the capture is planned (tasks/memory.py)."""
+    shard_tokens: int = 0
+    """Documents of one shard: as many as fit into this number of tokens, at least one. 0: 2,048, or one batch where
+    that is more."""
     device: str = "auto"
 
     def __post_init__(self) -> None:
@@ -67,10 +69,11 @@ class CaptureSettings:
         self._choose()
         if self.window is not None and self.window < 2:
             raise UsageError("a window of at least 2 tokens", got=str(self.window), where="window")
-        for name in ("stride", "query_block", "batch_tokens", "shard_tokens", "max_documents"):
+        least = {"stride": 1, "query_block": 1, "batch_tokens": 0, "shard_tokens": 0, "max_documents": 1}
+        for name, number in least.items():
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UsageError("a number of at least 1", got=str(value), where=name)
+            if value is not None and value < number:
+                raise UsageError(f"a number of at least {number}", got=str(value), where=name)
 
     def _choose(self) -> None:
         """What is kept, in the words that are the same for the same choice, so that its key is the same too."""
@@ -148,7 +151,8 @@ def stage_key(stage: Stage, parameters: Any, capture_key: str, seed: int) -> str
 def package_versions() -> dict[str, str]:
     """Versions of what can change a number, for the table of captures."""
     found = {}
-    for package in ("theodolite", "torch", "transformers", "tokenizers", "zarr", "numcodecs", "numpy", "pyarrow"):
+    named = ("torch", "transformers", "tokenizers", "zarr", "numcodecs", "numpy", "pyarrow", "pillow")
+    for package in ("theodolite", *named):
         try:
             found[package] = version(package)
         except PackageNotFoundError:

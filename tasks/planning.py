@@ -5,22 +5,19 @@ Loads neither torch nor Prefect, so that `theodolite plan` answers at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from functools import cache, partial
 from typing import Any
 
-from storage.errors import MissingPart, StorageFull, UsageError
+from storage.errors import MissingPart, StorageFull
 from storage.filesystem import Filesystem, free_bytes_at, open_runs
 from storage.layout import Layout, under
 from storage.manifest import FileRecord, Manifest
 from tasks.attention_way import SAMPLE, held_against, way_for
 from tasks.chosen import Chosen
 from tasks.corpora.files import CorpusFile, expand, files_digest
-from tasks.corpora.readers import read_files
 from tasks.corpora.streams import CORPUS
-from tasks.corpora.windows import WindowSettings, WindowStream
 from tasks.documents import DOCUMENTS, read_windows, record_of, write_windows
 from tasks.estimates import (
     ConfigShape,
@@ -30,16 +27,16 @@ from tasks.estimates import (
     stored_bytes,
 )
 from tasks.identity import CaptureIdentity, CaptureSettings, blocks, capture_identity, package_versions
-from tasks.models.families import family_of
+from tasks.memory import batch_tokens, likely_device, memory_of
 from tasks.models.rebuildable import require_rebuildable, why_not
 from tasks.models.sources import ModelSource, read_config, resolve
 from tasks.prepared import Prepared
 from tasks.progress import Progress, emit
-from tasks.tokenization import Encoder, open_encoder
+from tasks.reading import Documents, Reading, reading_of
 
 __all__ = ["CapturePlan", "Described", "describe", "plan_capture", "prepare_capture", "read_windows"]
 
-_DEFAULT_WINDOW, _TOLD_EVERY = 512, 256
+_SHARD, _TOLD_EVERY = 2048, 256
 
 
 @dataclass(frozen=True)
@@ -62,7 +59,12 @@ class CapturePlan:
     bytes_by_kind: dict[str, int]
     bytes_total: int
     flops: int
+    batch_tokens: int
+    """Documents of one forward pass: as many as fit into this number of tokens, at least one."""
     memory_peak_bytes: int
+    device: str
+    memory_bytes: int
+    """Of the device, in all."""
     free_bytes: int
     fits: bool
 
@@ -78,8 +80,7 @@ class Described:
     window: int
     identity: CaptureIdentity
     files: tuple[CorpusFile, ...]
-    encoder: Callable[[], Encoder]
-    """The model's tokenizer, opened once."""
+    reading: Reading
     seen: tuple[list[int], dict[str, int]] | None = None
     """The lengths of all documents and what was left out, where deciding how attention is kept read every one."""
 
@@ -91,9 +92,9 @@ class Described:
             return DOCUMENTS, 0, DOCUMENTS
         return CORPUS, sum(file.size() for file in self.files), "bytes"
 
-    def documents(self) -> WindowStream:
+    def documents(self) -> Documents:
         """The documents, one after the other, as they are read; what was left out is known at the end."""
-        return _documents(self.settings, self.encoder(), self.shape, self.window, self.files)
+        return self.reading.documents(self.settings, self.window, self.files)
 
 
 def describe(settings: CaptureSettings, files: Sequence[CorpusFile] | None = None) -> Described:
@@ -103,26 +104,18 @@ def describe(settings: CaptureSettings, files: Sequence[CorpusFile] | None = Non
     """
     source = resolve(settings.model)
     config = read_config(source)
-    family_of(config, where=settings.model)
+    reading = reading_of(source, config)
     shape = ConfigShape.of(config, str(source.config_file))
-    window = settings.window or min(shape.positions or _DEFAULT_WINDOW, _DEFAULT_WINDOW)
-    if shape.positions and window > shape.positions:
-        raise UsageError(
-            f"a window of at most {shape.positions} tokens, the model's positions",
-            got=str(window),
-            where=settings.model,
-            remedy=f"Use --window {shape.positions}.",
-        )
-    files = tuple(expand(settings.corpus) if files is None else files)
-    encoder = cache(partial(open_encoder, source))
-    settings, seen = _resolved(settings, encoder, config, shape, window, files)
+    window = reading.window(settings)
+    files = tuple(expand(settings.corpus, reading.kind) if files is None else files)
+    settings, seen = _resolved(settings, reading, config, shape, window, files)
     identity = capture_identity(settings, source, files_digest(files, settings.field), window)
-    return Described(settings, source, config, shape, window, identity, files, encoder, seen)
+    return Described(settings, source, config, shape, window, identity, files, reading, seen)
 
 
 def _resolved(
     settings: CaptureSettings,
-    encoder: Callable[[], Encoder],
+    reading: Reading,
     config: dict[str, Any],
     shape: ConfigShape,
     window: int,
@@ -133,19 +126,29 @@ def _resolved(
     if settings.attention == "rebuilt":
         require_rebuildable(config, settings.model)
     if settings.attention != "auto":
-        return settings, None
-    documents: list[WindowStream] = []
+        return _sized(settings, shape, window), None
+    documents: list[Documents] = []
     seen: list[int] = []
 
     def lengths() -> Iterator[int]:
-        documents.append(_documents(settings, encoder(), shape, window, files))
+        documents.append(reading.documents(settings, window, files))
         for document in documents[0]:
             seen.append(len(document.token_ids))
             yield seen[-1]
 
     way = way_for(config, shape, Chosen.of(asdict(settings)), settings.dtype, window, lengths())
     whole = bool(seen) and len(seen) < SAMPLE
-    return replace(settings, attention=way), (seen, documents[0].left_out) if whole else None
+    settings = _sized(replace(settings, attention=way), shape, window)
+    return settings, (seen, documents[0].left_out) if whole else None
+
+
+def _sized(settings: CaptureSettings, shape: ConfigShape, window: int) -> CaptureSettings:
+    """The settings with the tokens of a batch and of a shard decided, where they are left to the memory."""
+    batch = settings.batch_tokens
+    if not batch:
+        chosen, device = Chosen.of(asdict(settings)), likely_device(settings.device)
+        batch = batch_tokens(shape, window, settings.dtype, settings.query_block, chosen, device)
+    return replace(settings, batch_tokens=batch, shard_tokens=settings.shard_tokens or max(_SHARD, batch))
 
 
 def _attention_bytes(
@@ -155,22 +158,13 @@ def _attention_bytes(
     return sizes if why_not(config) is None else {"stored": sizes["stored"]}
 
 
-def _documents(
-    settings: CaptureSettings, encoder: Encoder, shape: ConfigShape, window: int, files: Sequence[CorpusFile]
-) -> WindowStream:
-    chosen = WindowSettings(window, settings.stride, settings.bos, settings.max_documents, settings.deduplicate)
-    bos = (encoder.bos_id, encoder.adds_bos)
-    texts = read_files(files, settings.field)
-    return WindowStream(texts, encoder.encode, chosen, *bos, shape.vocab, encode_adds=False)
-
-
 def _plan(described: Described, lengths: list[int], left_out: dict[str, int], free: int) -> CapturePlan:
     settings, shape = described.settings, described.shape
     chosen = Chosen.of(asdict(settings))
     kinds = stored_bytes(shape, lengths, chosen)
     batches = blocks(lengths, settings.batch_tokens, padded=True)
     peak = max(memory_peak(shape, lengths, b, settings.dtype, settings.query_block, chosen) for b in batches)
-    total = sum(kinds.values())
+    total, device = sum(kinds.values()), likely_device(settings.device)
     return CapturePlan(
         capture=described.identity.capture,
         key=described.identity.key,
@@ -186,7 +180,10 @@ def _plan(described: Described, lengths: list[int], left_out: dict[str, int], fr
         bytes_by_kind=kinds,
         bytes_total=total,
         flops=operations(shape, lengths),
+        batch_tokens=settings.batch_tokens,
         memory_peak_bytes=peak,
+        device=device,
+        memory_bytes=memory_of(device),
         free_bytes=free,
         fits=total <= free,
     )

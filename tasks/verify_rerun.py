@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from storage.errors import ForeignStore, ModelError, UsageError
+from tasks.documents import read_windows
 from tasks.models.sources import ModelSource, resolve_captured
 from tasks.prepared import Prepared
 from tasks.progress import Progress, emit
@@ -117,9 +118,12 @@ def _hold(prepared: Prepared, store: ActivationStore, source: ModelSource, rerun
     loaded = load_plain(source, settings["dtype"], pick_device(settings["device"]))
     rerun.layers = [LayerErrors(layer) for layer in range(n_layers + 1)]
     shards = {doc: shard for shard, docs in enumerate(prepared.record["shards"]) for doc in docs}
+    windows = read_windows(prepared.fs, prepared.layout)
     for doc in rerun.documents:
-        reader = store.shard(shards[doc])
-        plain = run_plain(loaded, reader.token_ids(doc))
+        reader, laid_out = store.shard(shards[doc]), windows["token_ids"][doc].values.to_numpy()
+        if not np.array_equal(reader.token_ids(doc), laid_out):
+            rerun.problems.append(f"token ids of document {doc}: the store's are not those that were laid out")
+        plain = run_plain(loaded, windows.inputs(doc))
         for errors in rerun.layers:
             _hold_layer(reader, doc, plain, errors, settings["dtype"], rerun.problems)
         emit(Progress(RERUN, 1, "documents"))

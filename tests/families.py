@@ -286,7 +286,18 @@ CONFIGS: dict[str, Callable[[], Any]] = {
 }
 """Name → configuration; a name begins with the family's model_type, except two that are Llama under other names."""
 
+_PATCHES = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "image_size": 24, "patch_size": 4}
+IMAGE_CONFIGS: dict[str, Callable[[], Any]] = {
+    "vit": lambda: _config("ViTConfig", **_PATCHES, intermediate_size=48),
+    "deit": lambda: _config("DeiTConfig", **_PATCHES, intermediate_size=48),
+    "dinov2": lambda: _config("Dinov2Config", **_PATCHES, mlp_ratio=2),
+    "dinov2-gated": lambda: _config("Dinov2Config", **_PATCHES, mlp_ratio=2, use_swiglu_ffn=True, qkv_bias=False),
+    "dinov2_with_registers": lambda: _config("Dinov2WithRegistersConfig", **_PATCHES, num_register_tokens=2),
+}
+"""Models that read images of 24 × 24 pixels in patches of 4 × 4."""
+
 NAMES = tuple(CONFIGS)
+IMAGE_NAMES = tuple(IMAGE_CONFIGS)
 ENCODERS = tuple(name for name in NAMES if name.split("-")[0] in ("bert", "roberta", "xlm", "albert", "distilbert"))
 DECODERS = tuple(name for name in NAMES if name not in ENCODERS)
 
@@ -304,10 +315,11 @@ def tiny_model(name: str, *, dtype: torch.dtype = torch.float32, **changes: Any)
     if family is not None and int(transformers.__version__.split(".")[0]) < family.since:
         pytest.skip(f"{family.name} is refused on transformers {transformers.__version__}")
     torch.manual_seed(7)
-    auto = transformers.AutoModel if name in ENCODERS else transformers.AutoModelForCausalLM
-    config = CONFIGS[name]()
+    auto = transformers.AutoModel if name in (*ENCODERS, *IMAGE_NAMES) else transformers.AutoModelForCausalLM
+    pooler = {"add_pooling_layer": False} if name in ("vit", "deit") else {}
+    config = (CONFIGS | IMAGE_CONFIGS)[name]()
     config.update(changes)
-    model = auto.from_config(config, attn_implementation="eager")
+    model = auto.from_config(config, attn_implementation="eager", **pooler)
     generator = torch.Generator().manual_seed(11)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -317,6 +329,12 @@ def tiny_model(name: str, *, dtype: torch.dtype = torch.float32, **changes: Any)
             else:
                 parameter.copy_(_SPREAD.get(name, 1.5) * noise / parameter.shape[-1] ** 0.5)
     return model.to(dtype).eval()
+
+
+def pixels(count: int, size: tuple[int, int] = (24, 24), seed: int = 3) -> list[np.ndarray]:
+    """Random images as a model is given them, (3, height, width) float32."""
+    rng = np.random.default_rng(seed)
+    return [rng.standard_normal((3, *size)).astype(np.float32) for _ in range(count)]
 
 
 def tokens(*lengths: int, seed: int = 3) -> list[np.ndarray]:

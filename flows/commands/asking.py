@@ -71,7 +71,8 @@ def plan(
     if left_out:
         out.say(f"  left out: {left_out}")
     out.say(
-        f"  {planned.shards:,} shards, {planned.flops / 1e12:,.3g} Tflop, {_size(planned.memory_peak_bytes)} of memory"
+        f"  {planned.shards:,} shards, {planned.flops / 1e12:,.3g} Tflop, batches of {planned.batch_tokens:,} tokens:"
+        f" {_size(planned.memory_peak_bytes)} of the {_size(planned.memory_bytes)} of memory of {planned.device}"
     )
     kinds = ", ".join(f"{kind} {_size(n)}" for kind, n in planned.bytes_by_kind.items() if n)
     out.say(f"  {_size(planned.bytes_total)} before compression ({kinds}); {_size(planned.free_bytes)} are free")
@@ -245,7 +246,7 @@ def models(as_json: o.Json = False, verbose: o.Verbose = False) -> None:
         [
             f.name,
             f.model_type,
-            "decoder" if f.causal else "encoder",
+            "decoder" if f.causal else "encoder" if f.reads == "text" else "encoder of images",
             f.entry + (", in some layers" if f.hybrid else "") + (", gated" if f.gate else ""),
             f.way,
             f.examples,

@@ -88,7 +88,8 @@ def run(
 def capture(
     model: Annotated[str, typer.Option("--model", help="sample, smollm2-135m, a folder, a .gguf file, or a hub id.")],
     corpus: Annotated[
-        list[str], typer.Option("--corpus", help="Text files, folders or globs; python-topics. Repeatable.")
+        list[str],
+        typer.Option("--corpus", help="Files of text or images, folders or globs; python-topics. Repeatable."),
     ],
     field: o.Field = None,
     window: o.Window = None,

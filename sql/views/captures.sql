@@ -16,7 +16,7 @@ select
     causal,                                               -- true where a query sees no later key
     corpus,                                               -- the corpus, as the user named it
     corpus_digest,                                        -- sha256 of the corpus (64 hex digits)
-    tokenizer_digest,                                     -- sha256 of the tokenizer (64 hex digits)
+    tokenizer_digest,                                     -- sha256 of the tokenizer, or of preprocessor_config.json where the model reads images (64 hex digits)
     bos_policy,                                           -- what stands at the start of a window: auto, always or never a BOS token
     window_tokens,                                        -- tokens in a window, its BOS included
     stride_tokens,                                        -- tokens from the start of a window to the start of the next

@@ -30,6 +30,20 @@ KINDS = {
     ".parquet": "parquet",
     ".conllu": "conllu",
 }
+IMAGES = {
+    ".png": "image",
+    ".jpg": "image",
+    ".jpeg": "image",
+    ".webp": "image",
+    ".bmp": "image",
+    ".npy": "array",
+}
+KINDS_OF = {"text": KINDS, "images": IMAGES}
+"""What the model reads → suffix → kind of file."""
+_OTHERS = {
+    "text": "This model reads text; images need one that reads them, such as ViT or DINOv2.",
+    "images": "This model reads images; text needs one that reads it.",
+}
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 DIGEST_VERSION = 1
 """Raised whenever the same files would be read as other texts."""
@@ -44,8 +58,8 @@ class CorpusFile:
     name: str
     """Its path below the folder, prefix or pattern that found it: what rows in tables call it, on any machine."""
     kind: str
-    """text, jsonl, parquet or conllu; `topics` for the text that Python carries and `dataset` for one of the hub, which
-    have no file."""
+    """text, jsonl, parquet, conllu, image or array; `topics` for the text that Python carries and `dataset` for one of
+    the hub, which have no file."""
     compression: str | None
     origin: StoredObject | HubDataset | None = None
     """Where it comes from if not from this machine."""
@@ -76,43 +90,49 @@ class CorpusFile:
             raise unreadable(self, error) from error
 
 
-def expand(paths: Sequence[str]) -> list[CorpusFile]:
+def expand(paths: Sequence[str], reads: str = "text") -> list[CorpusFile]:
     """Every file that the names stand for: files in the order given, folders and patterns in sorted order.
 
-    A folder gives every file below it whose suffix is known; hidden files, and files without a suffix (licences,
-    checksums), are taken only when named. A pattern (`*`, `?`, `[…]`, `**`) gives the files it matches. Links are
-    followed, each folder once. `s3://bucket/prefix` does for objects what a folder does for files.
+    reads: text or images, whichever the model does. A folder gives every file of that below it whose suffix is known;
+    hidden files, and files without a suffix (licences, checksums), are taken only when named. A pattern (`*`, `?`,
+    `[…]`, `**`) gives the files it matches. Links are followed, each folder once. `s3://bucket/prefix` does for objects
+    what a folder does for files.
 
     Raises: UsageError (nothing named; a package that is not installed), CorpusError (no such file, none of a known
     kind, a folder that cannot be read, a link that leads nowhere).
     """
     if not paths:
         raise UsageError("at least one corpus", got="none", remedy="Give --corpus a file, a folder or a pattern.")
-    return [file for path in paths for file in _expand_one(path)]
+    return [file for path in paths for file in _expand_one(path, reads)]
 
 
-def _expand_one(path: str) -> list[CorpusFile]:
+def _expand_one(path: str, reads: str) -> list[CorpusFile]:
     if not path.strip():
         raise UsageError("a corpus", got=f"'{path}'", where="--corpus", remedy="Give a file, a folder or a pattern.")
+    if reads == "images" and (path == PYTHON_TOPICS or path.startswith(hub.SCHEME)):
+        expected = "images: files, folders, patterns or objects"
+        raise CorpusError(expected, got=f"'{path}', which is text", where="--corpus", remedy=_OTHERS[reads])
     if path == PYTHON_TOPICS:
         return [CorpusFile(Path(PYTHON_TOPICS), PYTHON_TOPICS, "topics", None)]
     if path.startswith(hub.SCHEME):
         dataset = hub.parse(path)
         return [CorpusFile(PurePath(path), dataset.source, "dataset", None, dataset)]
-    files = _objects(path) if path.startswith(objects.SCHEME) else _local(path)
+    files = _objects(path, reads) if path.startswith(objects.SCHEME) else _local(path, reads)
     if not files:
-        raise CorpusError("at least one file of text", got="none", where=path, remedy=f"Known suffixes: {_suffixes()}.")
+        wanted = {"text": "at least one file of text", "images": "at least one image"}[reads]
+        remedy = f"{_OTHERS[reads]} Known suffixes: {_suffixes(reads)}."
+        raise CorpusError(wanted, got="none", where=path, remedy=remedy)
     return files
 
 
-def _objects(url: str) -> list[CorpusFile]:
+def _objects(url: str, reads: str) -> list[CorpusFile]:
     found = [(PurePosixPath(name), o) for name, o in objects.find(url)]
     if not (len(found) == 1 and found[0][1].url == url):
-        found = [(name, o) for name, o in found if not _hidden(name) and (glob.has_magic(url) or _known(name))]
-    return [_file(PurePosixPath(o.key), str(name), o) for name, o in found]
+        found = [(name, o) for name, o in found if not _hidden(name) and (glob.has_magic(url) or _known(name, reads))]
+    return [_file(PurePosixPath(o.key), str(name), reads, o) for name, o in found]
 
 
-def _local(path: str) -> list[CorpusFile]:
+def _local(path: str, reads: str) -> list[CorpusFile]:
     if "://" in path:
         raise UsageError(
             f"files of this machine, {objects.SCHEME}BUCKET/PREFIX or {hub.SCHEME}NAME",
@@ -122,13 +142,13 @@ def _local(path: str) -> list[CorpusFile]:
         )
     place = Path(path).expanduser()
     if place.is_dir():
-        found = [p for p in walk(place) if not _hidden(p.relative_to(place)) and _known(p)]
-        return [_file(_there(p), p.relative_to(place).as_posix()) for p in found]
+        found = [p for p in walk(place) if not _hidden(p.relative_to(place)) and _known(p, reads)]
+        return [_file(_there(p), p.relative_to(place).as_posix(), reads) for p in found]
     if place.is_file():
-        return [_file(place, place.name)]
+        return [_file(place, place.name, reads)]
     if glob.has_magic(path):
         root = _fixed_part(place)
-        return [_file(_there(p), p.relative_to(root).as_posix()) for p in matching(place) if not p.is_dir()]
+        return [_file(_there(p), p.relative_to(root).as_posix(), reads) for p in matching(place) if not p.is_dir()]
     raise _absent(place)
 
 
@@ -176,24 +196,27 @@ def _split(path: PurePath) -> tuple[str, str | None]:
     return inner.suffix.lower(), compression
 
 
-def _known(path: PurePath) -> bool:
-    suffix, _ = _split(path)
-    return bool(suffix) and suffix in KINDS
-
-
-def _suffixes() -> str:
-    return f"{', '.join(s for s in KINDS if s)}, each but .parquet also with {' or '.join(COMPRESSIONS)}"
-
-
-def _file(path: PurePath, name: str, origin: StoredObject | None = None) -> CorpusFile:
+def _known(path: PurePath, reads: str) -> bool:
     suffix, compression = _split(path)
-    kind = KINDS.get(suffix)
-    if kind is None or (kind == "parquet" and compression):
+    return bool(suffix) and suffix in KINDS_OF[reads] and not (reads == "images" and compression)
+
+
+def _suffixes(reads: str) -> str:
+    listed = ", ".join(suffix for suffix in KINDS_OF[reads] if suffix)
+    return listed if reads == "images" else f"{listed}, each but .parquet also with {' or '.join(COMPRESSIONS)}"
+
+
+def _file(path: PurePath, name: str, reads: str, origin: StoredObject | None = None) -> CorpusFile:
+    suffix, compression = _split(path)
+    kind = KINDS_OF[reads].get(suffix)
+    if kind is None or (compression and kind in ("parquet", "image", "array")):
+        other = any(suffix in kinds for kinds in KINDS_OF.values() if kinds is not KINDS_OF[reads])
+        rename = "Rename it to what it holds; .txt reads any text as one document."
         raise CorpusError(
-            f"a file of a known kind ({_suffixes()})",
+            f"a file of a known kind ({_suffixes(reads)})",
             got=f"'{path.name}'",
             where=str(path.parent) if origin is None else origin.url,
-            remedy="Rename it to what it holds; .txt reads any text as one document.",
+            remedy=_OTHERS[reads] if other or reads == "images" else rename,
         )
     return CorpusFile(path, name, kind, compression, origin)
 

@@ -56,16 +56,27 @@ class WindowSettings:
         return self
 
 
+NO_TOKEN = -1
+"""In place of the id of a token that has none, such as a patch of an image."""
+
+
 @dataclass(frozen=True)
 class Document:
-    """One window of tokens."""
+    """One window of tokens, or one image."""
 
     token_ids: np.ndarray
-    """(T,) int32, 2 ≤ T ≤ window."""
+    """(T,) int32, 2 ≤ T ≤ window; of an image, NO_TOKEN everywhere."""
     source: str
     """Where its text came from."""
     start: int = 0
     """Position of its first token (BOS aside) among the tokens of that text."""
+    pixels: np.ndarray | None = None
+    """Of an image, (3, H, W) float32 as the model takes it."""
+
+    @property
+    def inputs(self) -> np.ndarray:
+        """What the model is given: the token ids, or the pixels."""
+        return self.token_ids if self.pixels is None else self.pixels
 
 
 class WindowStream:
@@ -100,14 +111,14 @@ class WindowStream:
         self._encode, self._added, self._vocab_size = encode, bos_id if encode_adds else None, vocab_size
         self.left_out = {TOO_SHORT: 0, **({REPEATED: 0} if settings.deduplicate else {})}
         self.n_texts = 0
-        self._digests: set[bytes] = set()
+        self._seen = Seen() if settings.deduplicate else None
 
     def __iter__(self) -> Iterator[Document]:
         found = 0
         for document in self._cut():
             if len(document.token_ids) < 2:
                 self.left_out[TOO_SHORT] += 1
-            elif self._settings.deduplicate and self._is_repeated(document):
+            elif self._seen is not None and self._seen.has(document):
                 self.left_out[REPEATED] += 1
             else:
                 found += 1
@@ -162,8 +173,16 @@ class WindowStream:
             )
         return ids.astype(np.int32)
 
-    def _is_repeated(self, document: Document) -> bool:
-        digest = hashlib.blake2b(document.token_ids.tobytes(), digest_size=16).digest()
+
+class Seen:
+    """The inputs of the documents that came before, 16 bytes each."""
+
+    def __init__(self) -> None:
+        self._digests: set[bytes] = set()
+
+    def has(self, document: Document) -> bool:
+        """Whether a document with the same inputs came before; this one did from now on."""
+        digest = hashlib.blake2b(np.ascontiguousarray(document.inputs).tobytes(), digest_size=16).digest()
         known = digest in self._digests
         self._digests.add(digest)
         return known

@@ -7,7 +7,7 @@ modules and widths. The families themselves are rows of table.py.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -126,7 +126,7 @@ def anatomy_of(model: nn.Module) -> Anatomy:
     """Find the parts of a loaded model. Raises ModelError naming the family if it cannot be captured."""
     config: Any = model.config
     where = config.name_or_path or type(model).__name__
-    family = family_of(config.to_dict(), where=where)
+    family = _as_built(family_of(config.to_dict(), where=where), model)
     body, layers = _body(model, family, where), _layers(model, family)
     attended = _attended(layers, family, config.to_dict(), where)
     attentions, projections, values = (
@@ -168,6 +168,24 @@ def _has(module: Any, path: str) -> bool:
     for name in path.split("."):
         module = getattr(module, name, None)
     return module is not None
+
+
+def _as_built(family: Family, model: nn.Module) -> Family:
+    """The row with the paths that this model's code has, which may be those of an older transformers."""
+    if not family.older:
+        return family
+    try:
+        attrgetter(family.projection)(attrgetter(family.layers)(model)[0])
+    except AttributeError:
+        older = dict(family.older)
+        return replace(
+            family,
+            layers=older["layers"],
+            attention=older["attention"],
+            projection=older["projection"],
+            value=older["value"],
+        )
+    return family
 
 
 def _body(model: nn.Module, family: Family, where: str) -> nn.Module:

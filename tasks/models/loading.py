@@ -34,6 +34,9 @@ __all__ = [
     "torch_dtype",
 ]
 
+_WITHOUT_POOLER = ("distilbert", "dinov2", "dinov2_with_registers")
+"""Encoders whose class takes no word about a pooling layer, since it has none with weights."""
+
 DTYPES = ("float32", "float16", "bfloat16")
 DEVICES = ("auto", "cpu", "cuda", "mps")
 
@@ -155,7 +158,7 @@ def _auto_class(family: Family) -> tuple[Any, dict[str, Any]]:
 
     if family.causal:
         return transformers.AutoModelForCausalLM, {}
-    return transformers.AutoModel, {} if family.model_type == "distilbert" else {"add_pooling_layer": False}
+    return transformers.AutoModel, {} if family.model_type in _WITHOUT_POOLER else {"add_pooling_layer": False}
 
 
 def _check_rotary(written: dict[str, Any], read: Any, where: str) -> None:

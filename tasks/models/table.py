@@ -53,6 +53,14 @@ class Family:
     """Path from a layer to the projection whose sigmoid multiplies each head's output before W_O; empty for none."""
     gate_layout: str = "own"
     """Where in that projection's output the gate lies: own (all of it) | tail_of_head (per head its query, then it)."""
+    reads: str = "text"
+    """text: token ids | images: pixels, whose tokens are patches."""
+    leading: tuple[str, ...] = ()
+    """Of a family that reads images, the tokens before its registers and patches."""
+    interpolates: bool = False
+    """Position embeddings are fitted to the size of the image; else it must be the configuration's."""
+    older: tuple[tuple[str, str], ...] = ()
+    """Paths that are others in older versions of transformers, by the name of the field."""
     examples: str = ""
     verified: str = "a tiny random model"
     """What the tests hold it against, besides the plain model's own logits and attention."""
@@ -96,6 +104,28 @@ def _bert_like(model_type: str, name: str, examples: str, **more: Any) -> Family
         causal=False,
         examples=examples,
         **more,
+    )
+
+
+def _patch_like(model_type: str, name: str, examples: str, **more: Any) -> Family:
+    older = {
+        "layers": "encoder.layer",
+        "attention": "attention.attention",
+        "projection": "attention.output.dense",
+        "value": "attention.attention.value",
+    }
+    return _family(
+        model_type,
+        name,
+        "attention",
+        projection="o_proj",
+        value="v_proj",
+        returns="more",
+        causal=False,
+        reads="images",
+        older=tuple(older.items()),
+        examples=examples,
+        **{"layers": "layers", "leading": ("[CLS]",), **more},
     )
 
 
@@ -202,8 +232,17 @@ def _encoders() -> Iterator[Family]:
     yield _family("distilbert", "DistilBERT", "attention", examples="DistilBERT", **distil, **norm_of_sum)
 
 
+def _image_encoders() -> Iterator[Family]:
+    yield _patch_like("vit", "ViT", "ViT, DINO (v1)")
+    yield _patch_like("deit", "DeiT", "DeiT", leading=("[CLS]", "[DIST]"))
+    dino: dict[str, Any] = {"layers": "encoder.layer", "interpolates": True, **_SCALED}
+    yield _patch_like("dinov2", "DINOv2", "DINOv2", **dino)
+    yield _patch_like("dinov2_with_registers", "DINOv2 with registers", "DINOv2 with registers", **dino)
+
+
 FAMILIES: Mapping[str, Family] = {
-    family.model_type: family for family in (*_rms_families(), *_hybrids(), *_layer_norm_families(), *_encoders())
+    family.model_type: family
+    for family in (*_rms_families(), *_hybrids(), *_layer_norm_families(), *_encoders(), *_image_encoders())
 }
 
 _NO_ATTENTION = "its layers have no attention matrix"
@@ -230,8 +269,7 @@ REFUSED: Mapping[str, str] = {
     "mllama": _TEXT_PART,
     "llama4_text": "its chunked attention begins anew after so many tokens, which the store's windows do not say",
     "diffllama": "its attention runs twice a layer, with values of two halves, and a norm stands between α·v and W_O",
-    "vit": "patches of images, which are no corpus of tokens",
-    "dinov2": "patches of images, which are no corpus of tokens",
+    "swin": "attention within windows of patches, whose weights are not a matrix of all positions",
     "t5": _TWO_PARTS,
     "mt5": _TWO_PARTS,
     "bart": _TWO_PARTS,

@@ -20,7 +20,7 @@ def environment(home: Path) -> dict[str, str]:
     return inherited | {
         "PREFECT_HOME": str(home),
         "HF_HUB_OFFLINE": "1",
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), inherited.get("PYTHONPATH")))),
         "OMP_NUM_THREADS": "1",
         "COLUMNS": "200",
     }

@@ -45,7 +45,7 @@ def capture(loaded: LoadedModel, ids: Sequence[np.ndarray], **settings: Any) -> 
 
     numbers = list(range(10, 10 + len(ids)))
     nll = capture_batch(loaded, ids, TapSettings(**{"query_block": 8, **settings}), emit, numbers)
-    lengths = [len(i) for i in ids]
+    lengths = [len(losses) for losses in nll]
     attended = loaded.anatomy.attended
 
     def cut(kind: str) -> list[list[Tensor]]:
@@ -99,7 +99,9 @@ def plain(model: nn.Module, projections: Mapping[int, nn.Module], ids: np.ndarra
 
 
 def inputs(ids: np.ndarray, causal: bool) -> dict[str, Any]:
-    """One document as a model takes it, without a cache."""
+    """One document as a model takes it, without a cache: token ids, or the pixels of an image."""
+    if ids.ndim == 3:
+        return {"pixel_values": torch.from_numpy(ids)[None]}
     batch = torch.from_numpy(ids.astype(np.int64))[None]
     return {"input_ids": batch, "attention_mask": torch.ones_like(batch), **({"use_cache": False} if causal else {})}
 

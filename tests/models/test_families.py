@@ -20,12 +20,12 @@ from tasks.models.families import (
     value_weight_norms,
     values_in,
 )
-from tests.families import CONFIGS, NAMES, tiny_model, tokens
+from tests.families import CONFIGS, IMAGE_CONFIGS, NAMES, tiny_model, tokens
 from tests.models.capturing import capture, tiny
 
 
 def test_every_family_has_a_tiny_model() -> None:
-    assert {config().model_type for config in CONFIGS.values()} == set(FAMILIES)
+    assert {config().model_type for config in (CONFIGS | IMAGE_CONFIGS).values()} == set(FAMILIES)
 
 
 @pytest.mark.parametrize("name", NAMES)
