@@ -20,21 +20,23 @@ _CGROUP = Path("/sys/fs/cgroup/memory.max")
 
 
 def likely_device(name: str) -> str:
-    """The device that `auto` will be here: cpu, without asking torch, where the system shows no GPU."""
+    """A named device, there or not; what `auto` will be here: cpu, without asking torch, where there is no GPU."""
     shows_one = Path("/dev/nvidiactl").exists() or Path("/dev/kfd").exists() or sys.platform == "darwin"
-    if name == "cpu" or (name == "auto" and not shows_one):
-        return "cpu"
+    if name != "auto" or not shows_one:
+        return name if name != "auto" else "cpu"
     from tasks.models.loading import pick_device
 
     return pick_device(name)
 
 
-def memory_of(device: str) -> int:
-    """Bytes of memory that the device has in all, or that this process may have of it."""
+def memory_of(device: str) -> int | None:
+    """Bytes of memory that the device has in all, or that this process may have of it; None where it is not here."""
     if device == "cuda":
         import torch
 
-        return int(torch.cuda.get_device_properties(0).total_memory)
+        return int(torch.cuda.get_device_properties(0).total_memory) if torch.cuda.is_available() else None
+    if device == "mps" and sys.platform != "darwin":
+        return None
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit = _CGROUP.read_text().strip() if _CGROUP.exists() else "max"
     return min(physical, int(limit)) if limit.isdecimal() else physical
@@ -43,9 +45,13 @@ def memory_of(device: str) -> int:
 def batch_tokens(shape: ConfigShape, window: int, dtype: str, query_block: int, chosen: Chosen, device: str) -> int:
     """The largest batch of whole windows whose peak, the model's weights included, takes at most half the memory.
 
-    The least there is where none does: a document is never cut, and `plan` shows the peak beside the memory.
+    The least there is where none does: a document is never cut, and `plan` shows the peak beside the memory. For a
+    device that is not here, what a CPU takes at most.
     """
-    allowed = SHARE * memory_of(device)
+    memory = memory_of(device)
+    if memory is None:
+        return BATCHES["cpu"][0]
+    allowed = SHARE * memory
     for tokens in BATCHES[device]:
         documents = max(1, tokens // window)
         lengths = [window] * documents

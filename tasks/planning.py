@@ -63,8 +63,8 @@ class CapturePlan:
     """Documents of one forward pass: as many as fit into this number of tokens, at least one."""
     memory_peak_bytes: int
     device: str
-    memory_bytes: int
-    """Of the device, in all."""
+    memory_bytes: int | None
+    """Of the device, in all; None where it is not on this machine."""
     free_bytes: int
     fits: bool
 

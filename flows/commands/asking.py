@@ -72,7 +72,7 @@ def plan(
         out.say(f"  left out: {left_out}")
     out.say(
         f"  {planned.shards:,} shards, {planned.flops / 1e12:,.3g} Tflop, batches of {planned.batch_tokens:,} tokens:"
-        f" {_size(planned.memory_peak_bytes)} of the {_size(planned.memory_bytes)} of memory of {planned.device}"
+        f" {_size(planned.memory_peak_bytes)} of memory on {planned.device}{_of(planned.memory_bytes)}"
     )
     kinds = ", ".join(f"{kind} {_size(n)}" for kind, n in planned.bytes_by_kind.items() if n)
     out.say(f"  {_size(planned.bytes_total)} before compression ({kinds}); {_size(planned.free_bytes)} are free")
@@ -272,6 +272,10 @@ def _ways(chosen: str, sizes: Mapping[str, int]) -> str:
     smallest = min(sizes, key=lambda way: sizes[way])
     hint = "" if chosen in (smallest, "none") else f"; --attention {smallest} is the smaller"
     return f"{sides} before compression{hint}"
+
+
+def _of(memory: int | None) -> str:
+    return "" if memory is None else f", which has {_size(memory)}"
 
 
 def _size(n: float) -> str:
