@@ -17,6 +17,7 @@ def main() -> None:
         ("stage", text),
         ("capture", text),
         ("storage", text),
+        ("families",),
         ("commands",),
     ]
     for module, *arguments in runs:
