@@ -57,6 +57,19 @@ class LayerTerms:
         return self if self.sinks is None else replace(self, sinks=self.sinks[list(heads)])
 
 
+def rounding_bound(query: Tensor, key: Tensor, terms: LayerTerms, dtypes: Sequence[torch.dtype]) -> Tensor:
+    """(H, R): how far attention may be off where query (R, H, d) or key (T, H, d) were rounded to these dtypes.
+
+    0 in float32, where the rows differ by less than 1e-5. Else what rounding may do to a softmax of scores up to
+    scaling × ‖q‖ ‖k‖: a score that moves by s moves no weight by more than s / 2.
+    """
+    rounding = max(torch.finfo(dtype).eps for dtype in (*dtypes, terms.dtype))
+    norms = query.float().norm(dim=-1).T * key.float().norm(dim=-1).amax(dim=0).unsqueeze(-1)
+    if rounding <= torch.finfo(torch.float32).eps:
+        return torch.zeros_like(norms)
+    return rounding / 2 * (1 + terms.scaling * norms)
+
+
 def rebuilt_attention(query: Tensor, key: Tensor, terms: LayerTerms, rows: Sequence[int] | None = None) -> Tensor:
     """query (R, H, d) and key (T, H_kv, d) of one document → attention (H, R, T) float32, 0 where nothing is seen.
 

@@ -142,7 +142,8 @@ def _hold_layer(
         if errors.layer in of_layers and (stored := _stored(reader, errors.layer, kind, doc)) is not None:
             dtypes = computed, reader.shape.dtypes.get(kind, "float32")  # attention that is rebuilt is not rounded
             own = _own(reader, kind, doc)
-            _compare(kind, stored, _of_kept(of_layers[errors.layer], own), errors, doc, dtypes, problems, own)
+            rounded = _rounded(reader, errors.layer, doc) if kind == "attention" else None
+            _compare(kind, stored, _of_kept(of_layers[errors.layer], own), errors, doc, dtypes, problems, own, rounded)
     if errors.layer == reader.shape.n_layers and plain.nll is not None:
         stored = torch.from_numpy(reader.nll(doc).copy())
         _compare("nll", stored[1:], plain.nll[1:], errors, doc, (computed, "float32"), problems)
@@ -172,6 +173,22 @@ def _stored(reader: ShardReader, layer: int, kind: str, doc: int) -> Tensor | No
     return next(getattr(document, kind) for document in found if document.doc == doc)
 
 
+def _rounded(reader: ShardReader, layer: int, doc: int) -> Tensor | None:
+    """(H, R, 1): how far attention rebuilt from rounded queries and keys may be off; None where it is not rebuilt."""
+    import torch
+
+    from storage.rebuild import rounding_bound
+
+    shape = reader.shape
+    if "attention" not in shape.rebuilt:
+        return None
+    query, key = (_stored(reader, layer, kind, doc) for kind in ("query", "key"))
+    assert query is not None and key is not None
+    of_heads = key[:, shape.parts.serving(shape.n_heads_of("key"))]
+    dtypes = [getattr(torch, shape.dtypes[kind]) for kind in ("query", "key")]
+    return rounding_bound(query, of_heads, shape.terms(layer, None), dtypes).unsqueeze(-1)
+
+
 def _compare(
     kind: str,
     stored: Tensor,
@@ -181,8 +198,12 @@ def _compare(
     dtypes: tuple[str, str],
     problems: list[str],
     own: Sequence[Sequence[int] | None] = (None,),
+    rounded: Tensor | None = None,
 ) -> None:
-    """Hold one tensor against the plain model's; `own` says along each axis which numbers its entries are of."""
+    """Hold one tensor against the plain model's; `own` says along each axis which numbers its entries are of.
+
+    rounded: what of a difference rounding explains, of the tensor's shape or to be broadcast to it.
+    """
     if stored.shape != plain.shape:
         raise ForeignStore(
             f"{kind} of shape {tuple(plain.shape)}",
@@ -193,10 +214,12 @@ def _compare(
     if not stored.numel():  # the document has none of the chosen positions
         return
     difference = (stored - plain).abs().nan_to_num(nan=float("inf"))
-    at = np.unravel_index(int(difference.argmax()), tuple(difference.shape))
-    error = float(difference[at]) / max(1.0, float(plain.abs().max()))
-    setattr(errors, kind, max(error, getattr(errors, kind) or 0.0))
-    allowed = max(COMPUTED[dtypes[0]], STORED[dtypes[1]])
+    scale = max(1.0, float(plain.abs().max()))
+    setattr(errors, kind, max(float(difference.max()) / scale, getattr(errors, kind) or 0.0))
+    unexplained = difference if rounded is None else difference - rounded
+    at = np.unravel_index(int(unexplained.argmax()), tuple(difference.shape))
+    error, explained = float(difference[at]) / scale, 0.0 if rounded is None else float(rounded.expand_as(plain)[at])
+    allowed = max(COMPUTED[dtypes[0]], STORED[dtypes[1]]) + explained / scale
     if error > allowed:
         axes = [*_AXES[kind]]
         offset = 1 if kind == "nll" else 0

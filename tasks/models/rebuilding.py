@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from storage.errors import ModelError
-from storage.rebuild import LayerTerms, Rebuild, rebuilt_rows
+from storage.rebuild import LayerTerms, Rebuild, rebuilt_rows, rounding_bound
 from tasks.models import selfcheck
 from tasks.models.selfcheck import Place
 
@@ -91,7 +91,8 @@ class RebuildSample:
         """Stop the shard unless rows rebuilt from query (T, H, d) and key (T, H_kv, d), as stored, are as tapped."""
         rows = torch.tensor(self.rows, device=query.device)
         error = (rebuilt_rows(query[rows], key, rows, terms) - self._tapped).abs()
-        allowed = self._allowed(query[rows], key, terms)
+        heads = torch.arange(key.shape[1]).repeat_interleave(query.shape[1] // key.shape[1])
+        allowed = _TOLERANCE + rounding_bound(query[rows], key[:, heads], terms, (query.dtype, key.dtype))
         over = ~(error <= allowed[..., None])  # true for NaN
         if over.any():
             head, at, index = over.nonzero()[0].tolist()
@@ -101,17 +102,3 @@ class RebuildSample:
                 replace(place, head=head, row=self.rows[at]),
                 "Capture with --attention stored: this model adds to its scores what query and key do not hold.",
             )
-
-    @staticmethod
-    def _allowed(query: Tensor, key: Tensor, terms: LayerTerms) -> Tensor:
-        """(H, q): 1e-5 in float32; in 16 bits what rounding may do to a softmax of scores up to scaling × ‖q‖ ‖k‖.
-
-        A score that moves by s moves no weight by more than s / 2.
-        """
-        rounding = max(torch.finfo(dtype).eps for dtype in (query.dtype, key.dtype, terms.dtype))
-        norms = query.float().norm(dim=-1).T * key.float().norm(dim=-1).amax(dim=0).repeat_interleave(
-            query.shape[1] // key.shape[1]
-        ).unsqueeze(-1)
-        if rounding <= torch.finfo(torch.float32).eps:
-            return torch.full_like(norms, _TOLERANCE)
-        return _TOLERANCE + rounding / 2 * (1 + terms.scaling * norms)

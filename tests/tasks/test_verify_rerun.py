@@ -159,3 +159,24 @@ def test_what_is_not_captured_or_too_long_is_noted(
     assert all(made.store.shard(0).lengths[0] > 28 for _ in rerun.documents) and len(rerun.documents) == 1
     monkeypatch.setattr("tasks.verify_rerun.MOST_BYTES", 48)
     assert "every document is longer than 1 tokens" in rerun_sample(made.runs, made.capture, 2, seed=0).note
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("chosen", [{}, {"heads": "1,3", "positions": "every:3,last"}])
+def test_attention_rebuilt_from_rounded_queries_and_keys_may_be_off_by_their_rounding(
+    dtype: str, chosen: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = make(tmp_path, attention="rebuilt", store_dtype=f"attention={dtype}", **chosen)
+    rerun = rerun_sample(made.runs, made.capture, 2, seed=0)
+    assert rerun.problems == []
+    assert max(errors.attention or 0.0 for errors in rerun.layers) > STORED["float32"]
+    read = ShardReader.layer
+
+    def traded(self: ShardReader, layer: int, kinds: tuple[str, ...]) -> object:
+        for document in read(self, layer, kinds):
+            if "attention" in kinds and layer == 1:
+                document.attention = document.attention.flip(0)
+            yield document
+
+    monkeypatch.setattr(ShardReader, "layer", traded)
+    assert any(p.startswith("attention of layer 1") for p in rerun_sample(made.runs, made.capture, 2, seed=0).problems)
