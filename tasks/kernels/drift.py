@@ -39,7 +39,8 @@ def semantic_drift(
 
     Weak: α[h,i,j] < 1/(i+1), the uniform weight of a query over all keys up to its own (also where the layer slides),
     or 1/T over all keys of an encoder's document, at keys j ≥ 1 that it sees. A cosine near −1 means that the sink's
-    value opposes what the small weights add up to. `attention` (H, T, T) in [0, 1], zero at invisible keys. Means are taken in float64.
+    value opposes what the small weights add up to. `attention` (H, T, T) in [0, 1], zero at invisible keys. Means are
+    taken in float64.
     Reference: Cunningham & Muca Cirone 2026, arXiv 2606.07604.
     """
     n_heads, n_tokens, _ = attention.shape
