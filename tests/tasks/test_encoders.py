@@ -12,6 +12,7 @@ import pytest
 from flows.checking import check_tables, require
 from tasks.stage import finish_stage, prepare_stage, run_stage_shards, stage_parts_left
 from tests.corpora import pictures
+from tests.families import IMAGE_NAMES
 from tests.oracles.contributions import Oracle
 from tests.tasks.made_captures import Made, make, save_model
 
@@ -28,19 +29,21 @@ TABLES = (
 )
 
 
-def text_capture(folder: Path, name: str, **changes: Any) -> Made:
+def text_capture(folder: Path, name: str, attention: str = "stored", **changes: Any) -> Made:
     """Documents of 17 tokens and, last, of two: a token that stands for the document, and one more."""
     model, texts = save_model(folder / "model", name, **changes), folder / "texts"
     texts.mkdir()
     for at, text in enumerate(("The quick brown ", "fox jumps", "x")):
         (texts / f"{at}.txt").write_text(text)
-    return make(model, sorted(texts.iterdir()), folder / "runs", window=17, shard_tokens=30, bos="always")
+    settings = {"window": 17, "shard_tokens": 30, "bos": "always", "attention": attention}
+    return make(model, sorted(texts.iterdir()), folder / "runs", **settings)
 
 
-def image_capture(folder: Path, name: str) -> Made:
+def image_capture(folder: Path, name: str, attention: str) -> Made:
     pytest.importorskip("PIL", reason="Pillow is not installed: pip install 'theodolite[images]'")
     pictures.save_pictures(folder / "pictures", 2)
-    return make(pictures.save_model(folder / "model", name), [folder / "pictures"], folder / "runs", shard_tokens=40)
+    model, settings = pictures.save_model(folder / "model", name), {"shard_tokens": 40, "attention": attention}
+    return make(model, [folder / "pictures"], folder / "runs", **settings)
 
 
 def measured(made: Made) -> Made:
@@ -54,11 +57,13 @@ def measured(made: Made) -> Made:
     return made
 
 
-@pytest.fixture(scope="module", params=["bert", "albert", "vit", "dinov2_with_registers"])
+@pytest.fixture(
+    scope="module", params=[("bert", "stored"), ("albert", "rebuilt"), ("vit", "rebuilt"), ("deit", "stored")]
+)
 def encoder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Made:
-    folder = tmp_path_factory.mktemp(request.param)
-    images = request.param.startswith(("vit", "dino"))
-    return measured((image_capture if images else text_capture)(folder, request.param))
+    name, attention = request.param
+    folder = tmp_path_factory.mktemp(name)
+    return measured((image_capture if name in IMAGE_NAMES else text_capture)(folder, name, attention))
 
 
 def rows(made: Made, table: str) -> list[dict[str, Any]]:
