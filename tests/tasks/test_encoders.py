@@ -62,6 +62,7 @@ def measured(made: Made) -> Made:
 @pytest.fixture(
     scope="module",
     params=[("bert", "stored"), ("albert", "rebuilt"), ("vit", "rebuilt"), ("dinov2_with_registers", "stored")],
+    ids="-".join,
 )
 def encoder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Made:
     name, attention = request.param
