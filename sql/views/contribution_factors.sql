@@ -5,7 +5,7 @@ select
     stage_key,                                              -- key of the stage run that wrote the row, 64 hex digits
     layer,                                                  -- layer, counted from 0
     head,                                                   -- query head, counted from 0
-    token_group,                                            -- sink (j = 0 < i), self (j = i > 0) or tail (0 < j < i)
+    token_group,                                            -- sink (j = 0 < i), self (j = i > 0) or tail (0 < j < i; of an encoder every j that is neither 0 nor i)
     n,                                                      -- number of entries (query, key) in the group whose factors all have a logarithm
     nan_to_null(share_alpha) as share_alpha,                -- Cov(log α, log |cw|) / Var(log |cw|); the three sum to 1; NULL without variance
     nan_to_null(share_norm) as share_norm,                  -- share of log(‖ṽ‖/‖o‖), likewise

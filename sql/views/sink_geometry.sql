@@ -1,5 +1,5 @@
 -- grain: one row per (capture, doc, layer, head, query)
--- The head's output as a mixture of the first token's value and the rest. Queries i ≥ 1 that see key 0.
+-- The head's output as a mixture of the first token's value and the rest. Queries i ≥ 1 that see key 0; all but the first of an encoder.
 select
     capture,                                            -- the capture's id
     stage_key,                                          -- key of the stage run that wrote the row, 64 hex digits

@@ -1,5 +1,5 @@
 -- grain: one row per (capture, doc, layer, head, position, reduce)
--- What a key token (positions 0 … T − 2) contributes to the queries that see it and predict a token.
+-- What a key token contributes to the queries that see it and predict a token (positions 0 … T − 2); of an encoder, which predicts none, to all queries (positions 0 … T − 1).
 select
     capture,                                    -- the capture's id
     stage_key,                                  -- key of the stage run that wrote the row, 64 hex digits
@@ -8,7 +8,7 @@ select
     head,                                       -- query head, counted from 0
     position,                                   -- token position in the document, counted from 0
     reduce,                                     -- mean or sum over the queries
-    n_queries,                                  -- number of queries that see the key and predict a token
+    n_queries,                                  -- number of queries that see the key and predict a token; T of an encoder
     nan_to_null(raw) as raw,                    -- attention weight α, mean or sum over the queries
     nan_to_null(vw) as vw,                      -- α‖ṽ‖, ṽ the value after the output projection, in units of the residual stream
     nan_to_null(vwon) as vwon,                  -- α‖ṽ‖/‖o‖, o the head's output

@@ -11,7 +11,7 @@ from torch import Tensor
 from tasks.kernels.entry_sums import EntrySums
 from tasks.kernels.outputs import HeadOutputs
 from tasks.kernels.scores import reciprocal
-from tasks.kernels.visibility import QUERY_BLOCK, queries_seeing, query_blocks
+from tasks.kernels.visibility import CAUSAL, QUERY_BLOCK, Visibility
 
 _FAINT = 1e-30
 """Attention below this has lost digits in float32 products."""
@@ -19,7 +19,11 @@ _FAINT = 1e-30
 
 @dataclass(frozen=True)
 class TokenScores:
-    """Sums of each score of key j ≤ T−2 over the queries j ≤ i ≤ T−2 that see it; the mean divides by `n_queries`."""
+    """Sums of each score of a key over the queries that see it and count; the mean divides by `n_queries`.
+
+    Causal: keys j ≤ T−2, queries j ≤ i ≤ T−2, since the last position predicts nothing. Of an encoder, which predicts
+    nothing at any position, all keys and all queries.
+    """
 
     n_queries: Int[Tensor, " K"]
     raw: Float[Tensor, "H K"]
@@ -69,7 +73,7 @@ def contributions(
     outputs: HeadOutputs,
     *,
     edges: int = 8,
-    window: int | None = None,
+    visibility: Visibility = CAUSAL,
     query_block: int = QUERY_BLOCK,
 ) -> Contributions:
     """Contribution weights of one document and layer, reduced to token scores, row sums and strongest edges.
@@ -78,47 +82,47 @@ def contributions(
     cw_inter[h,i,j] = α ⟨ṽ[h,j], o[i]⟩ / ‖o[i]‖² its share in what the layer writes (Σ_h Σ_j = 1). A negative entry
     works against the sum. raw = α, vw = α ‖ṽ‖ and vwon = α ‖ṽ‖/‖o‖ are the older scores beside them.
 
-    `attention` (H, T, T) is zero at invisible keys; `outputs` is `head_outputs` of the same attention; `window` is the
-    layer's sliding window in keys: since attention outside it is zero, it changes counts only. A token score is the
-    sum over the queries that see the key and predict a token (i ≤ T−2).
+    `attention` (H, T, T) is zero at the keys that `visibility` hides, so a window changes counts only; `outputs` is
+    `head_outputs` of the same attention. A token score is the sum over the queries that see the key and count
+    (`Visibility.counted`).
     NaN: where ‖o[h,i]‖ = 0 (for cw_inter ‖o[i]‖ = 0) every entry of the row is 0/0, hence its row sums and the token
     scores of the keys that it sees; a row with ‖o[h,i]‖ = 0 has no edges. Raises ValueError for edges < 1.
     Reference: Cunningham & Muca Cirone 2026, arXiv 2606.07604; vw: Kobayashi et al. 2020, arXiv 2004.10102.
     """
     if edges < 1:
         raise ValueError(f"expected at least one edge a row, got {edges}")
-    sums = EntrySums(attention, outputs, edges, window, query_block)
-    for block in query_blocks(attention.shape[1], window, query_block):
+    sums = EntrySums(attention, outputs, edges, visibility, query_block)
+    for block in visibility.blocks(attention.shape[1], query_block):
         sums.add(block)
     return Contributions(_token_scores(sums), _row_sums(sums), _edges(sums))
 
 
 def _token_scores(sums: EntrySums) -> TokenScores:
-    T = sums.outputs.norm.shape[1]
-    raw, per_output = (x.contiguous() for x in sums.alpha_column[..., :-1].unbind(1))
-    intra, inter, intra_abs, inter_abs = (x.contiguous() for x in sums.column[..., :-1].unbind(1))
+    n, (first, last) = sums.counted, sums.visibility.seers(sums.outputs.norm.shape[1])
+    raw, per_output = (x.contiguous() for x in sums.alpha_column[..., :n].unbind(1))
+    intra, inter, intra_abs, inter_abs = (x.contiguous() for x in sums.column[..., :n].unbind(1))
     if sums.outputs.gate is None:
-        norm = sums.outputs.value_norm[:, :-1]
+        norm = sums.outputs.value_norm[:, :n]
         vw, vwon = raw * norm, per_output * norm
     else:  # a key's length differs from query to query
-        vw, vwon = (x.contiguous() for x in sums.length_column[..., :-1].unbind(1))
+        vw, vwon = (x.contiguous() for x in sums.length_column[..., :n].unbind(1))
     if sums.any_dead:
-        undefined = _keys_seen_by(sums.dead_row, sums.window)  # (H, T−1)
+        undefined = _keys_seen_by(sums.dead_row, first, last)  # (H, n)
         for scores in (vwon, intra, intra_abs):
             scores[undefined] = torch.nan
     if bool(sums.dead_query.any()):
-        undefined = _keys_seen_by(sums.dead_query[None], sums.window)  # (1, T−1)
+        undefined = _keys_seen_by(sums.dead_query[None], first, last)  # (1, n)
         for scores in (inter, inter_abs):
             scores[:, undefined[0]] = torch.nan
-    return TokenScores(queries_seeing(T, sums.window), raw, vw, vwon, intra, intra_abs, inter, inter_abs)
+    return TokenScores(last - first, raw, vw, vwon, intra, intra_abs, inter, inter_abs)
 
 
-def _keys_seen_by(queries: Bool[Tensor, "n T"], window: int | None) -> Bool[Tensor, "n K"]:
-    """Keys j ≤ T−2 that one of the queries given, of those with i ≤ T−2, sees."""
-    T = queries.shape[1]
-    before = torch.nn.functional.pad(queries[:, :-1].cumsum(1), (1, 0))  # of the queries given, those before i: (n, T)
-    after_last = (torch.arange(T - 1) + (T if window is None else window)).clamp_max_(T - 1)
-    return before[:, after_last] > before[:, :-1]
+def _keys_seen_by(
+    queries: Bool[Tensor, "n T"], first: Int[Tensor, " K"], last: Int[Tensor, " K"]
+) -> Bool[Tensor, "n K"]:
+    """Keys that one of the queries given sees, of the queries [first, last) that see each key and count."""
+    before = torch.nn.functional.pad(queries.cumsum(1), (1, 0))  # of the queries given, those before i: (n, T + 1)
+    return before[:, last] > before[:, first]
 
 
 def _row_sums(sums: EntrySums) -> RowSums:

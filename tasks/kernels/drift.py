@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tasks.kernels.outputs import HeadOutputs, read_by_query_heads, root
 from tasks.kernels.sink import first_values
-from tasks.kernels.visibility import QUERY_BLOCK, query_blocks
+from tasks.kernels.visibility import CAUSAL, QUERY_BLOCK, Visibility
 from tasks.kernels.weights import LayerWeights
 
 
@@ -32,23 +32,24 @@ def semantic_drift(
     outputs: HeadOutputs,
     weights: LayerWeights,
     *,
-    window: int | None = None,
+    visibility: Visibility = CAUSAL,
     query_block: int = QUERY_BLOCK,
 ) -> SemanticDrift:
     """Length of Σ α ṽ over the weak tail entries of each query, and its cosine with the sink's value.
 
     Weak: α[h,i,j] < 1/(i+1), the uniform weight of a query over all keys up to its own (also where the layer slides),
-    at keys j ≥ 1 that it sees. A cosine near −1 means that the sink's value opposes what the small weights add up to.
-    `attention` (H, T, T) in [0, 1], zero at invisible keys. Means are taken in float64.
+    or 1/T over all keys of an encoder's document, at keys j ≥ 1 that it sees. A cosine near −1 means that the sink's
+    value opposes what the small weights add up to. `attention` (H, T, T) in [0, 1], zero at invisible keys. Means are
+    taken in float64.
     Reference: Cunningham & Muca Cirone 2026, arXiv 2606.07604.
     """
     n_heads, n_tokens, _ = attention.shape
     read = read_by_query_heads(outputs.value, n_heads)
     read[:, 0] = 0  # the sink is no part of the tail
-    uniform = torch.arange(1, n_tokens + 1, dtype=attention.dtype).reciprocal_()[:, None]  # (T, 1)
+    uniform = visibility.last_keys(n_tokens).to(attention.dtype).reciprocal_()[:, None]  # (T, 1)
     drift = torch.empty_like(read)
-    for block in query_blocks(n_tokens, window, query_block):
-        rows, keys = slice(block.start, block.stop), slice(block.first_key, block.stop)
+    for block in visibility.blocks(n_tokens, query_block):
+        rows, keys = block.rows, block.keys
         alpha = attention[:, rows, keys]
         weak = alpha.numpy() < uniform[rows].numpy()  # numpy compares ten times as fast as torch
         drift[:, rows] = torch.bmm(torch.from_numpy(weak.astype(np.float32)).mul_(alpha), read[:, keys])

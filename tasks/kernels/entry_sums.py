@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from tasks.kernels.edges import strongest_keys
 from tasks.kernels.outputs import HeadOutputs
 from tasks.kernels.scores import ScoreBlocks, reciprocal
-from tasks.kernels.visibility import QueryBlock, visible_block
+from tasks.kernels.visibility import QueryBlock, Visibility
 
 
 class EntrySums:
     """Row and column sums of the entries' scores, and each row's strongest entries.
 
-    Undefined rows (‖o‖ = 0) add 0; which they are is kept beside the sums. Column sums leave the last query out: it
-    predicts nothing.
+    Undefined rows (‖o‖ = 0) add 0; which they are is kept beside the sums. Column sums are over the
+    queries that count: all but the last, which predicts nothing, or all of an encoder's.
     """
 
     def __init__(
@@ -25,11 +24,12 @@ class EntrySums:
         attention: Float[Tensor, "H T T"],
         outputs: HeadOutputs,
         n_edges: int,
-        window: int | None,
+        visibility: Visibility,
         query_block: int,
     ) -> None:
         n_heads, n_tokens, _ = attention.shape
-        self.attention, self.outputs, self.window = attention, outputs, window
+        self.attention, self.outputs, self.visibility = attention, outputs, visibility
+        self.counted = visibility.counted(n_tokens)
         self.dead_row, self.dead_query = outputs.norm == 0, outputs.layer_norm == 0  # (H, T), (T,)
         self.any_dead = bool(self.dead_row.any())
         self.alpha_column = attention.new_zeros(n_heads, 2, n_tokens)  # Σ_i α, Σ_i α/‖o‖
@@ -41,23 +41,22 @@ class EntrySums:
         self.n_edges = n_edges
         self.edge_key = torch.empty(n_heads, n_tokens, n_edges, dtype=torch.int64)  # −1 where a row has fewer
         self.edge = attention.new_empty(n_heads, 3, n_tokens, n_edges)  # α, cw_intra, cw_inter
-        self._above = np.triu(np.ones((query_block, query_block), bool), 1)
         self._per_query = torch.stack((torch.ones_like(outputs.norm), reciprocal(outputs.norm)), 1)  # (H, 2, T)
-        self._per_query[:, :, -1] = 0  # the last position predicts nothing
+        self._per_query[:, :, self.counted :] = 0
         self._scores = ScoreBlocks(outputs, query_block)
 
     def add(self, block: QueryBlock) -> None:
         """Take in the next block of queries. Few steps: on small blocks each costs as much as what it computes."""
-        rows, keys = slice(block.start, block.stop), slice(block.first_key, block.stop)
-        predicting = min(block.stop, self.attention.shape[1] - 1) - block.start
+        rows, keys = block.rows, block.keys
+        counting = min(block.stop, self.counted) - block.start
         alpha = self.attention[:, rows, keys]  # (H, q, K)
         self.alpha_column[:, :, keys].add_(torch.bmm(self._per_query[:, :, rows], alpha))
         entry = self._scores.both(block).mul_(alpha[:, None])  # cw_intra, cw_inter (H, 2, q, K)
-        counted, column = entry[:, :, :predicting], self.column[:, :, keys]
+        counted, column = entry[:, :, :counting], self.column[:, :, keys]
         column[:, :2].add_(counted.sum(2))
         self.row[:, :2, rows] = entry.sum(-1)
 
-        chosen = strongest_keys(entry[:, 0], self._hidden(block), self.n_edges)
+        chosen = strongest_keys(entry[:, 0], self.visibility.hidden_last(block, self.attention.shape[1]), self.n_edges)
         if self.any_dead:
             chosen[self.dead_row[:, rows]] = -1
         at = chosen.clamp_min(0)
@@ -72,10 +71,3 @@ class EntrySums:
         entry.abs_()
         column[:, 2:].add_(counted.sum(2))
         self.row[:, 2, rows] = entry[:, 0].sum(-1)
-
-    def _hidden(self, block: QueryBlock) -> Bool[np.ndarray, "q n"]:
-        """Which of the last n keys of the block a query does not see; without a window those are the block's own."""
-        if self.window is None:
-            q = block.stop - block.start
-            return self._above[:q, :q]
-        return ~visible_block(block, self.window).numpy()

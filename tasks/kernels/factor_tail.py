@@ -1,4 +1,4 @@
-"""Moments of the factors of tail entries (0 < j < i): nearly all entries of a document, taken block by block."""
+"""Moments of the factors of tail entries (j ≠ 0, j ≠ i): nearly all entries of a document, taken block by block."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from tasks.kernels.moments import Moments
 from tasks.kernels.outputs import HeadOutputs
 from tasks.kernels.scores import ScoreBlocks, reciprocal
-from tasks.kernels.visibility import QUERY_BLOCK, QueryBlock, query_blocks, visible_block
+from tasks.kernels.visibility import CAUSAL, QUERY_BLOCK, QueryBlock, Visibility
 
 _TO_FACTORS = torch.tensor([[1.0, 0, 0], [0, 1, 0], [0, -1, 1]], dtype=torch.float64)
 """From (log α, log ‖ṽ‖/‖o‖, log|score|) to the three factors: log|cos| is the third less the second."""
@@ -18,32 +18,33 @@ _LEAST = 1e-38
 """Stands in for a length of 0, whose logarithm is then given no weight."""
 
 
-def tail_entries(n_tokens: int, window: int | None) -> int:
-    """How many pairs 0 < j < i there are, visible ones only."""
-    before = np.arange(n_tokens) - 1  # keys 1 … i − 1 of query i
-    return int(np.maximum(0, before if window is None else np.minimum(before, window - 1)).sum())
+def tail_entries(n_tokens: int, visibility: Visibility) -> int:
+    """How many visible pairs with j ≠ 0 and j ≠ i there are: each query's keys but its own, less those that are 0."""
+    seen = int((visibility.last_keys(n_tokens) - visibility.first_keys(n_tokens)).sum())
+    sink = visibility.sink_queries(n_tokens)
+    return seen - n_tokens - (sink.stop - sink.start)
 
 
 def tail_moments(
     attention: Float[Tensor, "H T T"],
     outputs: HeadOutputs,
     *,
-    window: int | None = None,
+    visibility: Visibility = CAUSAL,
     query_block: int = QUERY_BLOCK,
 ) -> Moments:
     """Moments per head of `factor_moments`' variables over the tail: sums in float32 a block, merged in float64."""
     moments = Moments.zeros((len(attention),), 7, 3)
     scores = ScoreBlocks(outputs, query_block)
-    for block in query_blocks(outputs.norm.shape[1], window, query_block):
+    for block in visibility.blocks(outputs.norm.shape[1], query_block):
         mean = torch.from_numpy(moments.mean).to(attention.dtype)
         pivot = torch.stack((mean[:, 0], mean[:, 1] + mean[:, 2]))  # of log α and log|score|, so far (2, H)
-        moments = moments.merge(_block_moments(attention, scores.intra(block), outputs, block, window, pivot))
+        moments = moments.merge(_block_moments(attention, scores.intra(block), outputs, block, visibility, pivot))
     return moments
 
 
-def _tail_keys(block: QueryBlock, window: int | None) -> Bool[Tensor, "q K"]:
-    inside = visible_block(block, window)
-    inside &= torch.arange(block.first_key, block.stop) != torch.arange(block.start, block.stop)[:, None]
+def _tail_keys(block: QueryBlock, visibility: Visibility, n_tokens: int) -> Bool[Tensor, "q K"]:
+    inside = visibility.inside(block, n_tokens)
+    inside &= torch.arange(block.first_key, block.last_key) != torch.arange(block.start, block.stop)[:, None]
     if block.first_key == 0:
         inside[:, 0] = False
     return inside
@@ -54,16 +55,16 @@ def _block_moments(
     score: Float[Tensor, "H q K"],
     outputs: HeadOutputs,
     block: QueryBlock,
-    window: int | None,
+    visibility: Visibility,
     pivot: Float[Tensor, "2 H"],
 ) -> Moments:
     """Moments of the tail entries of a block.
 
     log α and log|score| are taken about `pivot`, near their means, so that squares keep their digits.
     """
-    rows, keys = slice(block.start, block.stop), slice(block.first_key, block.stop)
+    rows, keys = block.rows, block.keys
     alpha, length, norm = attention[:, rows, keys], outputs.lengths(block), outputs.norm[:, rows]
-    inside = _tail_keys(block, window).numpy()
+    inside = _tail_keys(block, visibility, outputs.norm.shape[1]).numpy()
     kept = (alpha.numpy() != 0) & (score.numpy() != 0) & inside  # numpy compares ten times as fast as torch
     weight = torch.from_numpy(kept.astype(np.float32))  # (H, q, K)
     alpha, score = alpha * weight, score * weight

@@ -11,7 +11,7 @@ from tasks.kernels.factor_tail import tail_entries, tail_moments
 from tasks.kernels.moments import Moments
 from tasks.kernels.outputs import HeadOutputs, read_by_query_heads
 from tasks.kernels.scores import reciprocal
-from tasks.kernels.visibility import QUERY_BLOCK
+from tasks.kernels.visibility import CAUSAL, QUERY_BLOCK, Visibility
 
 TOKEN_GROUPS = ("sink", "self", "tail")
 FACTORS = ("alpha", "norm", "cosine")
@@ -23,12 +23,13 @@ def factor_moments(
     attention: Float[Tensor, "H T T"],
     outputs: HeadOutputs,
     *,
-    window: int | None = None,
+    visibility: Visibility = CAUSAL,
     query_block: int = QUERY_BLOCK,
 ) -> tuple[Moments, int]:
     """Moments, per head and token group, of the factors of cw_intra = α · (‖ṽ_j‖/‖o‖) · cos(o, ṽ_j).
 
-    Groups: sink (j = 0 < i), self (j = i > 0), tail (0 < j < i), visible keys only. Cells (H, 3); variables log α,
+    Groups: sink (j = 0 < i), self (j = i > 0), tail (all other j > 0: 0 < j < i, and of an encoder j > i too), visible
+    keys only; the entry (0, 0) would be sink and self at once and is in none. Cells (H, 3); variables log α,
     log(‖ṽ‖/‖o‖), log|cos| with their co-moments, then α, ‖ṽ‖/‖o‖, cos, cw, whose means alone are kept. An entry with
     α = 0, cos = 0 or ‖o‖ = 0, whose logarithm does not exist, is left out of every moment; the second result is how
     many were. Entries are float32; moments are merged in float64.
@@ -40,13 +41,14 @@ def factor_moments(
     sink_score = (outputs.projected * read_by_query_heads(outputs.value[:, :1], n_heads)).sum(-1) * scale
     own_score = (outputs.projected * read_by_query_heads(outputs.value, n_heads)).sum(-1) * scale
     own = attention.diagonal(dim1=1, dim2=2)
-    see_sink = (queries >= 1) & (queries < (n_tokens if window is None else window))
+    see_sink = torch.zeros(n_tokens, dtype=torch.bool)
+    see_sink[visibility.sink_queries(n_tokens)] = True
     groups = (
         _entry_moments(outputs.sink_rate, sink_score, outputs.first_norm.expand_as(length), outputs.norm, see_sink),
         _entry_moments(own, own_score, length, outputs.norm, queries >= 1),
-        tail_moments(attention, outputs, window=window, query_block=query_block),
+        tail_moments(attention, outputs, visibility=visibility, query_block=query_block),
     )
-    entries = n_heads * (int(see_sink.sum()) + n_tokens - 1 + tail_entries(n_tokens, window))
+    entries = n_heads * (int(see_sink.sum()) + n_tokens - 1 + tail_entries(n_tokens, visibility))
     stacked = Moments(*(np.stack([getattr(g, part) for g in groups], 1) for part in ("n", "mean", "comoment")))
     return stacked, entries - int(stacked.n.sum())
 

@@ -39,7 +39,7 @@ class Gate:
         ‖ṽ‖² = v_jᵀ (g_i g_iᵀ ∘ G_h) v_j as a sum of squares (nothing cancels), Σ_r ((g_i ⊙ F[:, r]) · v_j)²; 2 d_v²
         operations an entry.
         """
-        rows, keys = self.values[:, block.start : block.stop], read[:, block.first_key : block.stop].transpose(1, 2)
+        rows, keys = self.values[:, block.rows], read[:, block.keys].transpose(1, 2)
         square = rows.new_zeros(len(rows), rows.shape[1], keys.shape[2])
         for columns in self.factor.split(_COLUMNS, dim=2):
             side = rows[:, :, None] * columns.transpose(1, 2)[:, None]  # (H, q, r, d_v)

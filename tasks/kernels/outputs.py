@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tasks.kernels.gate import Gate
-from tasks.kernels.visibility import QUERY_BLOCK, QueryBlock, query_blocks
+from tasks.kernels.visibility import CAUSAL, QUERY_BLOCK, QueryBlock, Visibility
 from tasks.kernels.weights import LayerWeights
 
 _CANCELLED = 1e-6
@@ -48,7 +48,7 @@ class HeadOutputs:
     def lengths(self, block: QueryBlock) -> Float[Tensor, "H n K"]:
         """‖ṽ[h,j]‖ of a block's keys, for each of its queries where a gate makes them differ, else for all at once."""
         if self.gate is None:
-            return self.value_norm[:, None, block.first_key : block.stop]
+            return self.value_norm[:, None, block.keys]
         return self.gate.lengths(read_by_query_heads(self.value, self.norm.shape[0]), block)
 
     def gated(self, vectors: Float[Tensor, "H m d_v"], rows: slice) -> Float[Tensor, "H n d_v"]:
@@ -77,12 +77,12 @@ def root(square: Float[Tensor, "*axes"]) -> Float[Tensor, "*axes"]:
 
 
 def weighted_sums(
-    attention: Float[Tensor, "H T T"], read: Float[Tensor, "H T d_v"], *, window: int | None, query_block: int
+    attention: Float[Tensor, "H T T"], read: Float[Tensor, "H T d_v"], *, visibility: Visibility, query_block: int
 ) -> Float[Tensor, "H T d_v"]:
     """Σ_j α[h,i,j] read[h,j] over visible keys, block by block of queries."""
     sums = torch.empty_like(read)
-    for block in query_blocks(read.shape[1], window, query_block):
-        rows, keys = slice(block.start, block.stop), slice(block.first_key, block.stop)
+    for block in visibility.blocks(read.shape[1], query_block):
+        rows, keys = block.rows, block.keys
         sums[:, rows] = torch.bmm(attention[:, rows, keys], read[:, keys])
     return sums
 
@@ -93,15 +93,15 @@ def head_outputs(
     weights: LayerWeights,
     *,
     gate: Float[Tensor, "T H d_v"] | None = None,
-    window: int | None = None,
+    visibility: Visibility = CAUSAL,
     query_block: int = QUERY_BLOCK,
 ) -> HeadOutputs:
     """Outputs o[h,i] = Σ_j α ṽ of every head and query, and their norms, through d_v-wide products.
 
     z = α v; ‖o[h,i]‖² = z G_h zᵀ; ‖o[i]‖² = Σ_h z[h] · (z M)[h]; ‖ṽ_j‖² = v G_h vᵀ (methods.md §1, "Cost").
-    `attention` ≥ 0 is zero at invisible keys, its rows sum to 1 or less; `window` is the layer's sliding window in
-    keys; `gate` multiplies each head's output before W_O, z = g ⊙ α v, in families that have one. Norms are ≥ 0, in
-    the units of the residual stream; 0 where a head writes nothing, or the heads cancel to float32 rounding.
+    `attention` ≥ 0 is zero at invisible keys, its rows sum to 1 or less; `gate` multiplies each head's output before
+    W_O, z = g ⊙ α v, in families that have one. Norms are ≥ 0, in the units of the residual stream; 0 where a head
+    writes nothing, or the heads cancel to float32 rounding.
     Raises ValueError where query heads do not divide over the key/value heads.
     """
     n_heads, n_tokens, _ = attention.shape
@@ -113,7 +113,7 @@ def head_outputs(
     del own
     first = read[:, 0].clone()  # (H, d_v)
     read[:, 0] = 0
-    tail = weighted_sums(attention, read, window=window, query_block=query_block)
+    tail = weighted_sums(attention, read, visibility=visibility, query_block=query_block)
     del read  # as large as any array here
     sink_rate = attention[:, :, 0].contiguous()
     by_token = tail.new_empty(n_tokens, n_heads, tail.shape[-1])  # z, one row per token for the product with M

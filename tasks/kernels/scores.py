@@ -41,7 +41,7 @@ class ScoreBlocks:
 
     def _scores(self, block: QueryBlock, *sides: tuple[Tensor, Tensor]) -> Float[Tensor, "H n q K"]:
         """One batched product of all sides of a block with the keys; heads that read one value share its packing."""
-        rows, keys = slice(block.start, block.stop), self._keys[..., block.first_key : block.stop]
+        rows, keys = block.rows, self._keys[..., block.keys]
         n_heads, _, d_value = sides[0][0].shape
         n_kv_heads, q, K = len(keys), block.stop - block.start, keys.shape[2]
         left = self._buffer.new_empty(n_heads, len(sides), q, d_value)

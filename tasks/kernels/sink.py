@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tasks.kernels.outputs import HeadOutputs, root
-from tasks.kernels.visibility import QUERY_BLOCK, query_blocks
+from tasks.kernels.visibility import CAUSAL, QUERY_BLOCK, Visibility
 from tasks.kernels.weights import LayerWeights
 
 _SAME = 1e-6
@@ -36,14 +36,13 @@ class SinkGeometry:
 
 
 def tail_mass(
-    attention: Float[Tensor, "H T T"], *, window: int | None = None, query_block: int = QUERY_BLOCK
+    attention: Float[Tensor, "H T T"], *, visibility: Visibility = CAUSAL, query_block: int = QUERY_BLOCK
 ) -> Float[Tensor, "H T"]:
     """Σ_{j≥1} α[h,i,j], in [0, 1]: added from the entries, so it keeps its digits where the sink takes nearly all."""
     n_tokens = attention.shape[1]
     mass = attention.new_zeros(attention.shape[:2])
-    for block in query_blocks(n_tokens, window, query_block):
-        rows = slice(block.start, block.stop)
-        mass[:, rows] = attention[:, rows, max(1, block.first_key) : block.stop].sum(-1)
+    for block in visibility.blocks(n_tokens, query_block):
+        mass[:, block.rows] = attention[:, block.rows, max(1, block.first_key) : block.last_key].sum(-1)
     return mass
 
 
@@ -53,7 +52,7 @@ def first_values(outputs: HeadOutputs, rows: slice) -> Float[Tensor, "H n d_v"]:
 
 
 def sink_geometry(
-    outputs: HeadOutputs, weights: LayerWeights, rest: Float[Tensor, "H T"], *, window: int | None = None
+    outputs: HeadOutputs, weights: LayerWeights, rest: Float[Tensor, "H T"], *, visibility: Visibility = CAUSAL
 ) -> SinkGeometry:
     """Where on the segment between sink value and tail mean each output lies, and where its length would be least.
 
@@ -61,11 +60,11 @@ def sink_geometry(
     o(a) = a s + (1−a) m; ‖o(a)‖² is convex in a with second derivative 2‖s−m‖², least at
     a* = (‖m‖² − ⟨s,m⟩)/‖s−m‖² = −⟨m, s−m⟩/‖s−m‖². a* in (0, 1) means that some attention to the sink makes the
     output shorter than either end; below 0, that s and m agree; a + r = 1 only up to rounding.
-    Queries: 1 … n, those that see key 0 (all but 0; at most window − 1). NaN as each field says.
+    Queries: 1 … n, those that see key 0 (all but 0; at most window − 1); an encoder's query 0 is left out too, since
+    the sink is its own position. NaN as each field says.
     Reference: Cunningham & Muca Cirone 2026, arXiv 2606.07604.
     """
-    n_tokens = outputs.norm.shape[1]
-    rows = slice(1, n_tokens if window is None else min(n_tokens, window))
+    rows = visibility.sink_queries(outputs.norm.shape[1])
     s = first_values(outputs, rows)  # (H, 1 or n, d_v)
     r = torch.where(rest[:, rows] > 0, rest[:, rows], torch.nan)  # no rest, no mean of it
     m = outputs.tail[:, rows] / r[..., None]  # (H, n, d_v)

@@ -143,7 +143,9 @@ def anatomy_of(model: nn.Module) -> Anatomy:
         d_model=int(config.hidden_size),
         d_value=d_value,
         causal=family.causal,
-        windows=tuple(w if i in attentions else None for i, w in enumerate(_windows(config, len(layers)))),
+        windows=tuple(
+            w if family.causal and i in attentions else None for i, w in enumerate(_windows(config, len(layers)))
+        ),
         body=body,
         layers=layers,
         attentions=attentions,

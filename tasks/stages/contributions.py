@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from storage.errors import UsageError
 from storage.keys import seed_for
 from tasks.kernels.cone import ROW_GROUPS, SINKS
 from tasks.kernels.factors import FACTORS, TOKEN_GROUPS, factor_shares
 from tasks.kernels.sink_fit import fit_curvature
+from tasks.kernels.visibility import Visibility
 from tasks.kernels.weights import LayerWeights
 from tasks.stages.contributions_measures import measure, nan_counts
 from tasks.stages.contributions_rows import Columns, rows_of
@@ -35,26 +35,20 @@ def per_shard(
 ) -> tuple[Partial, dict[str, int]]:
     """Rows per document of one shard, layer by layer; a layer is one row group of each table.
 
-    Reads the learned sink's mass where the store holds it, and the heads' gate where the model has one. Raises
-    UsageError for a store of bidirectional attention, in which a token has no queries after it.
+    Reads the learned sink's mass where the store holds it, and the heads' gate where the model has one. Of an encoder
+    every query sees all keys of its document, and since none predicts a token, every one counts.
     """
     shape = store.shape
-    if not shape.causal:
-        raise UsageError(
-            "causal attention",
-            got="a capture of an encoder",
-            where="stage contributions",
-            remedy="Capture a decoder-only model.",
-        )
     beside = ("sink_mass",) if "sink_mass" in shape.offered else ()
     kinds = ("attention", "value", *beside, *(("gate",) if shape.gated else ()))
     totals = Totals(len(shard.documents), len(shape.kept_layers), shape.n_heads, parameters.bins)
     quality: Counter[str] = Counter()
     for kept, layer in enumerate(shape.kept_layers):
         weights = LayerWeights.of(store.weights(layer)[0])
+        visibility = Visibility(shape.windows[layer], shape.causal)
         tables: dict[str, list[Columns]] = defaultdict(list)
         for index, document in enumerate(shard.layer(layer, kinds)):
-            measures = measure(document, weights, shape.windows[layer], parameters.edges)
+            measures = measure(document, weights, visibility, parameters.edges)
             totals.add(kept, index, measures)
             quality.update(nan_counts(measures))
             for table, columns in rows_of(measures):

@@ -15,6 +15,7 @@ from tasks.kernels.factors import factor_moments
 from tasks.kernels.moments import Moments
 from tasks.kernels.outputs import HeadOutputs, head_outputs
 from tasks.kernels.sink import SinkGeometry, sink_geometry, tail_mass
+from tasks.kernels.visibility import Visibility
 from tasks.kernels.weights import LayerWeights
 
 if TYPE_CHECKING:
@@ -37,21 +38,21 @@ class Measures:
     factor_entries_left_out: int
 
 
-def measure(document: DocumentLayer, weights: LayerWeights, window: int | None, edges: int) -> Measures:
+def measure(document: DocumentLayer, weights: LayerWeights, visibility: Visibility, edges: int) -> Measures:
     """Run the kernels over one document and layer. Rows see what was stored: attention that sums to less stays so."""
     attention, value = document.attention, document.value
     assert attention is not None and value is not None  # the stage asks for both
-    outputs = head_outputs(attention, value, weights, gate=document.gate, window=window)
-    tail = tail_mass(attention, window=window)
+    outputs = head_outputs(attention, value, weights, gate=document.gate, visibility=visibility)
+    tail = tail_mass(attention, visibility=visibility)
     rest = tail if document.sink_mass is None else tail + document.sink_mass.T
-    factors, left_out = factor_moments(attention, outputs, window=window)
+    factors, left_out = factor_moments(attention, outputs, visibility=visibility)
     return Measures(
         doc=document.doc,
         outputs=outputs,
         attention_sum=outputs.sink_rate + tail,
-        weights=contributions(attention, outputs, edges=edges, window=window),
-        sink=sink_geometry(outputs, weights, rest, window=window),
-        drift=semantic_drift(attention, outputs, weights, window=window),
+        weights=contributions(attention, outputs, edges=edges, visibility=visibility),
+        sink=sink_geometry(outputs, weights, rest, visibility=visibility),
+        drift=semantic_drift(attention, outputs, weights, visibility=visibility),
         cone=semantic_cone(outputs, weights),
         factors=factors,
         factor_entries_left_out=left_out,

@@ -1,4 +1,4 @@
-"""A model that reads images, from the command line: plan, capture, status, verify, sql, and a stage that refuses it."""
+"""A model that reads images, from the command line: plan, capture, status, verify, sql and a stage."""
 
 from __future__ import annotations
 
@@ -40,8 +40,9 @@ def test_images_from_plan_to_sql(call: Call, tmp_path: Path) -> None:
 
     asked = call("sql", "select token, token_id from tokens where doc = 2 order by position limit 2", "--runs", "runs")
     assert "[CLS]" in asked.out and "patch 0,0" in asked.out
-    refused = call("stage", "contributions", "--runs", "runs")
-    assert refused.code == 2 and "expected causal attention, got a capture of an encoder" in refused.err
+    measured = call("stage", "contributions", "--runs", "runs", "--json")
+    assert measured.code == 0, measured.err
+    assert measured.content["tables"]["contribution_rows"] == 93 * 3 * 4
     wrong = call("capture", *what, "--window", "64", "--runs", "runs")
     assert wrong.code == 2 and "an image is always the model's 31 tokens" in wrong.err
 

@@ -7,24 +7,27 @@ import pytest
 import torch
 
 from tasks.kernels.contribution import Contributions, contributions
-from tests.kernels.documents import Document, random_document, rotation
+from tests.kernels.documents import Document, Sight, random_document, rotation, sights
 
 SCORES = ("raw", "vw", "vwon", "cw_intra", "cw_intra_abs", "cw_inter", "cw_inter_abs")
 
 
 def measured(document: Document, edges: int = 4, query_block: int = 5) -> Contributions:
     outputs = document.outputs(query_block)
-    return contributions(document.attention, outputs, edges=edges, window=document.window, query_block=query_block)
+    return contributions(
+        document.attention, outputs, edges=edges, visibility=document.visibility, query_block=query_block
+    )
 
 
-@pytest.mark.parametrize("window", [None, 1, 4])
+@pytest.mark.parametrize("sight", sights(1, 4), ids=str)
 @pytest.mark.parametrize("n_kv_heads", [1, 2, 4])
 @pytest.mark.parametrize("gated", [False, True])
-def test_token_scores_and_rows_equal_plain_loops(window: int | None, n_kv_heads: int, gated: bool) -> None:
-    document = random_document(1, n_kv_heads=n_kv_heads, window=window, gated=gated)
+def test_token_scores_and_rows_equal_plain_loops(sight: Sight, n_kv_heads: int, gated: bool) -> None:
+    document = random_document(1, n_kv_heads=n_kv_heads, gated=gated, **sight)
     result, oracle = measured(document), document.oracle()
+    assert len(result.tokens.n_queries) == (oracle.T - 1 if oracle.causal else oracle.T)
     for h in range(oracle.H):
-        for j in range(oracle.T - 1):
+        for j in range(len(result.tokens.n_queries)):
             n, sums = oracle.token_scores(h, j)
             assert result.tokens.n_queries[j] == n
             for name in SCORES:
@@ -34,10 +37,10 @@ def test_token_scores_and_rows_equal_plain_loops(window: int | None, n_kv_heads:
                 assert getattr(result.rows, name)[h, i] == pytest.approx(value, rel=1e-4, abs=1e-5), name
 
 
-@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize("sight", sights(3), ids=str)
 @pytest.mark.parametrize("gated", [False, True])
-def test_edges_equal_plain_loops(window: int | None, gated: bool) -> None:
-    document = random_document(2, window=window, gated=gated)
+def test_edges_equal_plain_loops(sight: Sight, gated: bool) -> None:
+    document = random_document(2, gated=gated, **sight)
     edges, oracle = measured(document).edges, document.oracle()
     for h in range(oracle.H):
         for i in range(oracle.T):
@@ -154,9 +157,9 @@ def test_one_token() -> None:
     assert torch.allclose(result.rows.cw_intra, torch.ones(4, 1))
 
 
-@pytest.mark.parametrize("window", [None, 3])
-def test_a_row_that_writes_nothing_is_undefined_and_nothing_else_is(window: int | None) -> None:
-    document = random_document(14, window=window)
+@pytest.mark.parametrize("sight", sights(3), ids=str)
+def test_a_row_that_writes_nothing_is_undefined_and_nothing_else_is(sight: Sight) -> None:
+    document = random_document(14, **sight)
     document.attention[1, 6] = 0  # as where learned sinks take all of it
     result, oracle = measured(document), document.oracle()
     for name in ("cw_intra", "negative_share"):
@@ -164,7 +167,7 @@ def test_a_row_that_writes_nothing_is_undefined_and_nothing_else_is(window: int 
         assert undefined.nonzero().tolist() == [[1, 6]]
     assert (result.edges.key[1, 6] == -1).all() and (result.edges.key[0, 6, :3] >= 0).all()
     for h in range(4):
-        for j in range(12):
+        for j in range(len(result.tokens.n_queries)):
             _, sums = oracle.token_scores(h, j)
             for name in SCORES:
                 assert getattr(result.tokens, name)[h, j] == pytest.approx(sums[name], rel=1e-4, abs=1e-5, nan_ok=True)

@@ -8,12 +8,16 @@ import torch
 
 from tasks.kernels.cone import ROW_GROUPS, SINKS, SemanticCone, semantic_cone
 from tasks.kernels.drift import SemanticDrift, semantic_drift
-from tests.kernels.documents import Document, random_document, rotation
+from tests.kernels.documents import Document, Sight, random_document, rotation, sights
 
 
 def drift(document: Document, query_block: int = 5) -> SemanticDrift:
     return semantic_drift(
-        document.attention, document.outputs(), document.weights, window=document.window, query_block=query_block
+        document.attention,
+        document.outputs(),
+        document.weights,
+        visibility=document.visibility,
+        query_block=query_block,
     )
 
 
@@ -21,11 +25,11 @@ def cone(document: Document) -> SemanticCone:
     return semantic_cone(document.outputs(), document.weights)
 
 
-@pytest.mark.parametrize("window", [None, 4])
+@pytest.mark.parametrize("sight", sights(4), ids=str)
 @pytest.mark.parametrize("query_block", [1, 5, 64])
 @pytest.mark.parametrize("gated", [False, True])
-def test_drift_equals_plain_loops(window: int | None, query_block: int, gated: bool) -> None:
-    document = random_document(1, window=window, gated=gated)
+def test_drift_equals_plain_loops(sight: Sight, query_block: int, gated: bool) -> None:
+    document = random_document(1, gated=gated, **sight)
     result, oracle = drift(document, query_block), document.oracle()
     assert result.n == 12
     for h in range(4):

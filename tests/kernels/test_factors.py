@@ -8,7 +8,7 @@ import torch
 
 from tasks.kernels.factors import TOKEN_GROUPS, factor_moments, factor_shares
 from tasks.kernels.moments import Moments
-from tests.kernels.documents import Document, random_document, rotation
+from tests.kernels.documents import Document, Sight, random_document, rotation, sights
 
 
 def sample_moments(samples: np.ndarray, c: int) -> Moments:
@@ -42,14 +42,16 @@ def test_one_sample_has_no_variance() -> None:
 
 
 def moments_of(document: Document, query_block: int = 5) -> tuple[Moments, int]:
-    return factor_moments(document.attention, document.outputs(), window=document.window, query_block=query_block)
+    return factor_moments(
+        document.attention, document.outputs(), visibility=document.visibility, query_block=query_block
+    )
 
 
-@pytest.mark.parametrize("window", [None, 4])
+@pytest.mark.parametrize("sight", sights(4), ids=str)
 @pytest.mark.parametrize("query_block", [1, 5, 64])
 @pytest.mark.parametrize("gated", [False, True])
-def test_moments_and_shares_equal_plain_samples(window: int | None, query_block: int, gated: bool) -> None:
-    document = random_document(1, n_tokens=17, window=window, gated=gated)
+def test_moments_and_shares_equal_plain_samples(sight: Sight, query_block: int, gated: bool) -> None:
+    document = random_document(1, n_tokens=17, gated=gated, **sight)
     document.attention[2, 9, 7] = 0
     moments, left_out = moments_of(document, query_block)
     shares, oracle, missing = factor_shares(moments), document.oracle(), 0

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
 from jaxtyping import TypeCheckError
 
 from tasks.kernels.outputs import head_outputs, read_by_query_heads, root
-from tasks.kernels.visibility import queries_seeing, query_blocks, visible_block
+from tasks.kernels.visibility import ALL_KEYS, CAUSAL, Visibility
 from tasks.kernels.weights import LayerWeights
-from tests.kernels.documents import random_document, rotation
+from tests.kernels.documents import Sight, random_document, rotation, sights
 
 
 def test_shapes_are_enforced() -> None:
@@ -20,19 +22,19 @@ def test_shapes_are_enforced() -> None:
         head_outputs(document.attention[:, :-1], document.value, document.weights)
 
 
-@pytest.mark.parametrize("window", [None, 4])
+@pytest.mark.parametrize("sight", sights(4), ids=str)
 @pytest.mark.parametrize("query_block", [1, 5, 64])
 @pytest.mark.parametrize("gated", [False, True])
-def test_outputs_equal_plain_loops(window: int | None, query_block: int, gated: bool) -> None:
-    document = random_document(1, window=window, gated=gated)
+def test_outputs_equal_plain_loops(sight: Sight, query_block: int, gated: bool) -> None:
+    document = random_document(1, gated=gated, **sight)
     outputs, oracle = document.outputs(query_block), document.oracle()
     assert np.allclose(outputs.norm, np.linalg.norm(oracle.output, axis=-1), rtol=1e-5)
     assert np.allclose(outputs.layer_norm, np.linalg.norm(oracle.output.sum(0), axis=-1), rtol=1e-5)
     lengths, own = np.linalg.norm(oracle.projected, axis=-1), np.arange(oracle.T)  # (H, T, T)
     assert np.allclose(outputs.value_norm, lengths[:, own, own], rtol=1e-5)
     assert np.allclose(outputs.first_norm.expand(-1, oracle.T), lengths[:, :, 0], rtol=1e-5)
-    for block in query_blocks(oracle.T, window, query_block):
-        expected = lengths[:, block.start : block.stop, block.first_key : block.stop]
+    for block in document.visibility.blocks(oracle.T, query_block):
+        expected = lengths[:, block.rows, block.keys]
         assert np.allclose(outputs.lengths(block).expand(expected.shape), expected, rtol=1e-5)
     tail = torch.einsum("htd,hdm->htm", outputs.tail, document.projection).numpy()
     sink = oracle.attention[:, :, 0, None] * oracle.projected[:, :, 0]
@@ -92,21 +94,47 @@ def test_weights_are_the_inner_products_of_the_heads_slices() -> None:
     assert torch.allclose(weights.gram[2].double(), projection[2].double() @ projection[2].double().T, atol=1e-4)
 
 
-@pytest.mark.parametrize("window", [None, 1, 3, 50])
+@pytest.mark.parametrize("visibility", [CAUSAL, *(Visibility(w) for w in (1, 3, 50)), ALL_KEYS])
 @pytest.mark.parametrize("size", [1, 4, 7, 100])
-def test_blocks_cover_exactly_the_visible_keys(window: int | None, size: int) -> None:
-    seen = np.zeros((11, 11), bool)
-    for block in query_blocks(11, window, size):
-        part = seen[block.start : block.stop, block.first_key : block.stop]
+@pytest.mark.parametrize("n_tokens", [1, 2, 11])
+def test_blocks_cover_exactly_the_visible_keys(visibility: Visibility, size: int, n_tokens: int) -> None:
+    i, j = np.indices((n_tokens, n_tokens))
+    expected = (j <= i) & (i - j < (visibility.window or n_tokens)) | (not visibility.causal)
+    seen = np.zeros((n_tokens, n_tokens), bool)
+    for block in visibility.blocks(n_tokens, size):
+        part = seen[block.rows, block.keys]
         assert not part.any()
-        part[...] = visible_block(block, window)
-    i, j = np.indices((11, 11))
-    expected = (j <= i) & (i - j < (window or 11))
+        part[...] = visibility.inside(block, n_tokens)
+        assert expected[block.rows, block.keys].any(0).all()  # no key that nobody sees
+        hidden = np.zeros(part.shape, bool)
+        last = visibility.hidden_last(block, n_tokens)
+        hidden[:, part.shape[1] - last.shape[1] :] = last
+        assert (hidden == ~part).all()
     assert (seen == expected).all()
-    assert (queries_seeing(11, window).numpy() == expected[:-1, :-1].sum(0)).all()
 
 
-@pytest.mark.parametrize(("window", "size"), [(0, 4), (3, 0)])
-def test_windows_and_blocks_below_one_are_refused(window: int, size: int) -> None:
-    with pytest.raises(ValueError, match="a block and a window of at least 1"):
-        list(query_blocks(5, window, size))
+@pytest.mark.parametrize("visibility", [CAUSAL, *(Visibility(w) for w in (1, 3, 50)), ALL_KEYS])
+@pytest.mark.parametrize("n_tokens", [1, 2, 11])
+def test_who_sees_a_key_and_who_counts(visibility: Visibility, n_tokens: int) -> None:
+    """The last position of a causal model predicts nothing; of an encoder no query does, and all count."""
+    i, j = np.indices((n_tokens, n_tokens))
+    seen = (j <= i) & (i - j < (visibility.window or n_tokens)) | (not visibility.causal)
+    n = n_tokens - 1 if visibility.causal else n_tokens
+    assert visibility.counted(n_tokens) == n
+    first, last = visibility.seers(n_tokens)
+    for key in range(n):
+        assert list(range(int(first[key]), int(last[key]))) == list(np.flatnonzero(seen[:n, key]))
+    assert list(range(n_tokens))[visibility.sink_queries(n_tokens)] == [q for q in np.flatnonzero(seen[:, 0]) if q]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Visibility(0), "a window of at least 1, of causal attention, got 0 of causal attention"),
+        (lambda: Visibility(3, causal=False), "a window .*, got 3 of bidirectional attention"),
+        (lambda: list(CAUSAL.blocks(5, 0)), "a block of at least 1, got 0"),
+    ],
+)
+def test_what_is_no_window_or_block_is_refused(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()

@@ -6,23 +6,23 @@ import pytest
 import torch
 
 from tasks.kernels.sink import SinkGeometry, sink_geometry, tail_mass
-from tests.kernels.documents import Document, random_document, rotation
+from tests.kernels.documents import Document, Sight, random_document, rotation, sights
 
 FIELDS = ("sink_rate", "output_norm", "sink_norm", "tail_norm", "cosine_sink_tail", "a_star", "min_norm")
 
 
 def measured(document: Document) -> SinkGeometry:
-    rest = tail_mass(document.attention, window=document.window)
+    rest = tail_mass(document.attention, visibility=document.visibility)
     if document.sink_mass is not None:
         rest = rest + document.sink_mass.T
-    return sink_geometry(document.outputs(), document.weights, rest, window=document.window)
+    return sink_geometry(document.outputs(), document.weights, rest, visibility=document.visibility)
 
 
-@pytest.mark.parametrize("window", [None, 2, 5])
+@pytest.mark.parametrize("sight", sights(2, 5), ids=str)
 @pytest.mark.parametrize("learned_sink", [False, True])
 @pytest.mark.parametrize("gated", [False, True])
-def test_geometry_equals_plain_loops(window: int | None, learned_sink: bool, gated: bool) -> None:
-    document = random_document(1, window=window, learned_sink=learned_sink, gated=gated)
+def test_geometry_equals_plain_loops(sight: Sight, learned_sink: bool, gated: bool) -> None:
+    document = random_document(1, learned_sink=learned_sink, gated=gated, **sight)
     geometry, oracle = measured(document), document.oracle()
     queries = [i for i in range(1, oracle.T) if 0 in oracle.visible(i)]
     assert geometry.a_star.shape == (4, len(queries))

@@ -23,6 +23,8 @@ class Oracle:
     sink_mass: np.ndarray | None = None
     gate: np.ndarray | None = None
     """What multiplies each head's Σ α v before the projection (T, H, d_v)."""
+    causal: bool = True
+    """False: every query sees every key, and since none predicts a token, every query counts."""
     projected: np.ndarray = field(init=False)
     """ṽ[h,i,j] (H, T, T, D): the value of key j as query i has it."""
     output: np.ndarray = field(init=False)
@@ -46,6 +48,8 @@ class Oracle:
                     self.output[h, i] += self.attention[h, i, j] * self.projected[h, i, j]
 
     def visible(self, i: int) -> range:
+        if not self.causal:
+            return range(self.T)
         return range(0 if self.window is None else max(0, i - self.window + 1), i + 1)
 
     def scores(self, h: int, i: int, j: int) -> dict[str, float]:
@@ -69,8 +73,9 @@ class Oracle:
         }
 
     def token_scores(self, h: int, j: int) -> tuple[int, dict[str, float]]:
-        """Sums over the queries j ≤ i ≤ T−2 that see key j, and how many they are."""
-        entries = [self.scores(h, i, j) for i in range(self.T - 1) if j in self.visible(i)]
+        """Sums over the queries that see key j and predict a token (all of an encoder's), and how many they are."""
+        queries = range(self.T - 1 if self.causal else self.T)
+        entries = [self.scores(h, i, j) for i in queries if j in self.visible(i)]
         sums = {name: sum(e[name] for e in entries) for name in ("raw", "vw", "vwon", "cw_intra", "cw_inter")}
         for name in ("cw_intra", "cw_inter"):
             sums[f"{name}_abs"] = sum(abs(e[name]) for e in entries)
@@ -118,7 +123,8 @@ class Oracle:
     def drift(self, h: int) -> tuple[float, float]:
         norms, cosines = [], []
         for i in range(1, self.T):
-            weak = [j for j in self.visible(i) if j >= 1 and self.attention[h, i, j] < 1 / (i + 1)]
+            uniform = 1 / (i + 1 if self.causal else self.T)
+            weak = [j for j in self.visible(i) if j >= 1 and self.attention[h, i, j] < uniform]
             vector = sum(
                 (self.attention[h, i, j] * self.projected[h, i, j] for j in weak), np.zeros(self.projected.shape[3])
             )
@@ -148,9 +154,9 @@ class Oracle:
     def factor_entries(self, h: int, group: str) -> tuple[np.ndarray, int]:
         """Rows (log α, log ‖ṽ‖/‖o‖, log|cos|, α, ‖ṽ‖/‖o‖, cos, cw) of a token group, and how many have no logarithm."""
         rows, left_out = [], 0
-        for i in range(1, self.T):
+        for i in range(self.T):
             for j in self.visible(i):
-                if group != ("sink" if j == 0 else "self" if j == i else "tail"):
+                if (i, j) == (0, 0) or group != ("sink" if j == 0 else "self" if j == i else "tail"):
                     continue
                 e = self.scores(h, i, j)
                 if not (e["raw"] > 0 and abs(e["cosine"]) > 0):

@@ -67,7 +67,7 @@ class MemoryShard:
 
 @dataclass
 class MemoryStore:
-    """Two layers, the second with a sliding window, over documents of these lengths."""
+    """Two layers, the second with a sliding window if it is causal, over documents of these lengths."""
 
     lengths: Sequence[int] = (13, 2, 7)
     learned_sink: bool = False
@@ -76,8 +76,8 @@ class MemoryStore:
 
     def __post_init__(self) -> None:
         self.layers = []
-        for layer, window in enumerate(WINDOWS):
-            options = {"window": window, "learned_sink": self.learned_sink}
+        for layer, window in enumerate(self.windows):
+            options = {"window": window, "learned_sink": self.learned_sink, "causal": self.causal}
             documents = {
                 doc: random_document(10 * layer + doc, n_tokens=n, **options) for doc, n in enumerate(self.lengths)
             }
@@ -86,9 +86,13 @@ class MemoryStore:
             self.layers.append(documents)
 
     @property
+    def windows(self) -> tuple[int | None, ...]:
+        return WINDOWS if self.causal else (None, None)
+
+    @property
     def shape(self) -> StoreShape:
         kinds = ("attention", "value", "sink_mass") if self.learned_sink else ("attention", "value")
-        return StoreShape(2, 4, 2, 11, 5, self.causal, dict.fromkeys(kinds, "float32"), WINDOWS)
+        return StoreShape(2, 4, 2, 11, 5, self.causal, dict.fromkeys(kinds, "float32"), self.windows)
 
     def weights(self, layer: int) -> tuple[torch.Tensor, None]:
         return self.layers[layer][0].projection, None

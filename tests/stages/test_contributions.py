@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from storage.errors import UsageError
 from tasks.kernels.factors import TOKEN_GROUPS
 from tasks.registry import StageContext, stage
 from tests.oracles.contributions import Oracle
@@ -17,9 +16,9 @@ from tests.stages.made_store import MemoryStore, Run, run_stage
 HEADS = range(4)
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["softmax", "learned sink"])
+@pytest.fixture(scope="module", params=["softmax", "learned sink", "encoder"])
 def store(request: pytest.FixtureRequest) -> MemoryStore:
-    return MemoryStore(learned_sink=request.param)
+    return MemoryStore(learned_sink=request.param == "learned sink", causal=request.param != "encoder")
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +46,11 @@ def test_every_table_is_filled(run: Run) -> None:
 def test_token_scores(run: Run, oracles: Oracles) -> None:
     rows = run.rows.rows("token_scores", "doc", "layer", "head", "position", "reduce")
     expected = {
-        (d, l, h, j, r) for (l, d), o in oracles.items() for h in HEADS for j in range(o.T - 1) for r in ("mean", "sum")
+        (d, l, h, j, r)
+        for (l, d), o in oracles.items()
+        for h in HEADS
+        for j in range(o.T - 1 if o.causal else o.T)
+        for r in ("mean", "sum")
     }
     assert set(rows) == expected
     for (d, l, h, j, reduce), row in rows.items():
@@ -237,9 +240,3 @@ def test_what_is_undefined_is_counted() -> None:
     assert run.quality["factor_entries_left_out"] == 7 + 5  # the silent row; all but the sink's entry of the other
     interior = run.rows.rows("sink_geometry", "doc", "layer", "head", "query")[0, 0, 1, 6]["interior"]
     assert interior is None
-
-
-def test_an_encoder_is_refused() -> None:
-    store = MemoryStore(causal=False)
-    with pytest.raises(UsageError, match="expected causal attention, got a capture of an encoder, in stage contrib"):
-        run_stage(store, [store.shard(0)])
