@@ -19,7 +19,8 @@ _PLAIN = {"PreTrainedTokenizerFast", "TokenizersBackend"}
 class Encoder:
     """What a corpus needs of a tokenizer.
 
-    `encode` adds no special token; `adds_bos` says whether the tokenizer itself would begin a text with one.
+    `encode` adds no special token; `adds_bos` says whether the tokenizer itself would begin a text with one. Where it
+    names no BOS token but begins a text with [CLS], as BERT's does, that is its BOS token.
     """
 
     encode: Callable[[str], list[int]]
@@ -71,22 +72,33 @@ def _from_json(file: Path, config: dict[str, Any]) -> Encoder:
         raise _damaged(file, error) from error
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    bos = config.get("bos_token")
-    bos_id = tokenizer.token_to_id(bos["content"] if isinstance(bos, dict) else bos) if bos else None
+
+    def special(name: str) -> int | None:
+        token = config.get(name)
+        return tokenizer.token_to_id(token["content"] if isinstance(token, dict) else token) if token else None
+
+    bos_id, adds_bos = _bos(special("bos_token"), special("cls_token"), tokenizer.encode("a").ids)
     return Encoder(
         encode=lambda text: tokenizer.encode(text, add_special_tokens=False).ids,
         tokens=lambda ids: [tokenizer.id_to_token(i) or "" for i in ids],
         bos_id=bos_id,
-        adds_bos=bos_id is not None and tokenizer.encode("a").ids[:1] == [bos_id],
+        adds_bos=adds_bos,
     )
+
+
+def _bos(named: int | None, cls: int | None, text: list[int]) -> tuple[int | None, bool]:
+    """The BOS token, and whether a text as the tokenizer encodes it begins with it."""
+    if named is None and cls is not None and text[:1] == [cls]:
+        named = cls
+    return named, named is not None and text[:1] == [named]
 
 
 def _from_transformers(source: ModelSource) -> Encoder:
     tokenizer = load_tokenizer(source)
-    bos_id = tokenizer.bos_token_id
+    bos_id, adds_bos = _bos(tokenizer.bos_token_id, tokenizer.cls_token_id, tokenizer("a").input_ids)
     return Encoder(
         encode=lambda text: tokenizer(text, add_special_tokens=False, verbose=False).input_ids,
         tokens=lambda ids: [t or "" for t in tokenizer.convert_ids_to_tokens(ids)],
         bos_id=bos_id,
-        adds_bos=bos_id is not None and tokenizer("a").input_ids[:1] == [bos_id],
+        adds_bos=adds_bos,
     )

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from tokenizers import Tokenizer, models, processors
 
 from flows.checking import check_tables, require
+from tasks.models.sources import ModelSource
 from tasks.stage import finish_stage, prepare_stage, run_stage_shards, stage_parts_left
+from tasks.tokenization import open_encoder
 from tests.corpora import pictures
 from tests.families import IMAGE_NAMES
 from tests.oracles.contributions import Oracle
@@ -157,6 +161,29 @@ def test_factors_of_every_entry_but_that_of_the_sink_with_itself(encoder: Made) 
         means = [row[f"mean_{name}"] for name in ("alpha", "relative_norm", "cosine", "cw")]
         assert means == near(list(entries.mean(0)[3:]))
     assert sum(row["n"] for row in factors) == sum(row["n_tokens"] ** 2 - 1 for row in rows(encoder, "documents"))
+
+
+@pytest.mark.parametrize("loaded_by", ["PreTrainedTokenizerFast", "BertTokenizer"])
+def test_a_window_of_bert_begins_with_cls(loaded_by: str, tmp_path: Path) -> None:
+    """Its tokenizer names no BOS token: [CLS] is what it begins a text with. One that only has [CLS] puts none."""
+    ids = {}
+    for begins in ("[CLS] $A", "$A"):
+        folder = tmp_path / begins
+        folder.mkdir()
+        vocabulary = {token: i for i, token in enumerate(("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"))}
+        tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"{begins} [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+        )
+        tokenizer.save(str(folder / "tokenizer.json"))
+        config = {"tokenizer_class": loaded_by, "cls_token": "[CLS]", "sep_token": "[SEP]"}
+        (folder / "tokenizer_config.json").write_text(json.dumps(config))
+        (folder / "config.json").write_text(json.dumps({"model_type": "bert"}))
+        encoder = open_encoder(ModelSource("tiny", str(folder)))
+        ids[begins] = (encoder.bos_id, encoder.adds_bos, encoder.encode("a"))
+    assert ids["[CLS] $A"] == (2, True, [5])
+    if loaded_by == "PreTrainedTokenizerFast":  # BertTokenizer lays its own [CLS] over what the file says
+        assert ids["$A"] == (None, False, [5])
 
 
 def test_an_encoder_has_no_window_whatever_its_configuration_says(tmp_path: Path) -> None:
