@@ -15,7 +15,7 @@ from tasks.models.loading import DEVICES
 from tasks.models.sources import ModelSource, model_digest, tokenizer_digest
 from tasks.registry import Stage
 
-CAPTURE_VERSION = 2
+CAPTURE_VERSION = 3
 """Raised whenever a change of the code changes what a capture stores."""
 
 
