@@ -101,10 +101,10 @@ class Intervening:
     def output(self, part: Part, output: Tensor, at: int | None = None) -> Tensor:
         """What leaves a module, (B, T, D) or (B T, D), restored and kept; `at`: of a part of several, which."""
 
-        def changed(document: int, _own: Tensor, intervention: Intervention) -> Tensor:
+        def changed(document: int, own: Tensor, intervention: Intervention) -> Tensor:
             assert isinstance(intervention, Restore)
             clean = intervention.clean.of(document)
-            return clean if at is None else clean[at]
+            return clean if at is None else clean[at, :, : own.shape[-1]]
 
         by_row = output.reshape(len(self.rows), -1, output.shape[-1])
         asked = [(b, i) for b, i in self.here() if isinstance(i, Restore) and i.part == part]

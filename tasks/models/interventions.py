@@ -68,8 +68,9 @@ class Restore:
     """Put given values, as a rule a clean run's, in place of a part of a layer.
 
     attention_output: what the output projection gives, (T, D); attention_weights (H, T, T), with the values as they
-    are; norm_output (n, T, D): every norm whose output a sub-layer reads; mlp_output (n, T, D): what the MLP gives, one
-    in most families; residual (T, D): what leaves the layer. `Replayer.parts` gives them.
+    are; norm_output (n, T, D): every norm whose output a sub-layer reads, narrower ones filled up with zeros;
+    mlp_output (n, T, D): what the MLP gives, one in most families; residual (T, D): what leaves the layer.
+    `Replayer.parts` gives them.
     """
 
     layer: int

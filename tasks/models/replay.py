@@ -207,7 +207,10 @@ def _whole(part: Part, pieces: Mapping[int, Tensor]) -> Tensor:
     in_order = [pieces[at].cpu() for at in sorted(pieces)]
     if part == "attention_weights":
         return torch.cat(in_order, dim=1)
-    return torch.stack(in_order) if part in ("norm_output", "mlp_output") else in_order[0]
+    if part not in ("norm_output", "mlp_output"):
+        return in_order[0]
+    widest = max(piece.shape[-1] for piece in in_order)  # Zamba norms twice the width in one place
+    return torch.stack([torch.nn.functional.pad(piece, (0, widest - piece.shape[-1])) for piece in in_order])
 
 
 def _check_positions(row: Row) -> None:
