@@ -85,9 +85,7 @@ CLEAN: Condition = ()
 
 def in_residual(intervention: Intervention) -> bool:
     """Whether it changes what leaves a layer, and nothing inside it."""
-    return isinstance(intervention, Perturb) or (
-        isinstance(intervention, Restore) and intervention.part == "residual"
-    )
+    return isinstance(intervention, Perturb) or (isinstance(intervention, Restore) and intervention.part == "residual")
 
 
 def deepest_start(condition: Condition, n_layers: int) -> int:
@@ -119,7 +117,7 @@ def check(condition: Condition, anatomy: Anatomy, start: int, *, way: str, where
             continue
         if layer not in anatomy.attentions:
             raise UsageError(f"a layer that has attention ({spans(anatomy.attended)})", got=str(layer), where=at)
-        if not isinstance(intervention, Restore):
+        if isinstance(intervention, MaskEntries | DropKeys | ScaleHeads):
             _check_heads(intervention.heads, anatomy.n_heads, at)
         if way == FALLBACK and _needs_weights(intervention, anatomy):
             raise ModelError(
@@ -133,7 +131,7 @@ def check(condition: Condition, anatomy: Anatomy, start: int, *, way: str, where
 def _of_attention(intervention: Intervention) -> bool:
     if isinstance(intervention, Restore):
         return intervention.part in ("attention_output", "attention_weights")
-    return isinstance(intervention, MaskEntries | DropKeys | ScaleHeads)
+    return not isinstance(intervention, Perturb)
 
 
 def _needs_weights(intervention: Intervention, anatomy: Anatomy) -> bool:
@@ -156,7 +154,9 @@ def _check_layer(intervention: Intervention, anatomy: Anatomy, start: int, where
         raise UsageError(f"a layer from 0 to {anatomy.n_layers - 1}", got=str(layer), where=where)
     if layer < first:
         remedy = f"Replay from layer {layer + in_residual(intervention)}, or an earlier one."
-        raise UsageError(f"a layer that a replay from layer {start} computes", got=str(layer), where=where, remedy=remedy)
+        raise UsageError(
+            f"a layer that a replay from layer {start} computes", got=str(layer), where=where, remedy=remedy
+        )
 
 
 def _check_heads(heads: tuple[int, ...] | None, n_heads: int, where: str) -> None:

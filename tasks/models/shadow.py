@@ -52,7 +52,7 @@ class Shadow:
             self.anatomy.body(**blank(self.loaded))
         self.norms = dict.fromkeys(read.found())
         for layer, module in enumerate(self.anatomy.layers):
-            module.forward = self._passing(layer, module.forward)  # type: ignore[method-assign]
+            module.forward = self._passing(layer, module.forward)
         self._attach()
 
     def _learns_width(self, layer: int) -> Callable[..., None]:
@@ -91,8 +91,9 @@ class Shadow:
         if self.loaded.way == FALLBACK:
             for value in dict.fromkeys(anatomy.value_projections.values()):
                 value.register_forward_hook(self._values_leave)
-        for part, modules in (("mlp_output", self._in_layers(self.mlps)), ("norm_output", self._in_layers(self.read))):
-            for module, at in modules.items():
+        of_layers: dict[Part, Callable[[int], list[nn.Module]]] = {"mlp_output": self.mlps, "norm_output": self.read}
+        for part, of_layer in of_layers.items():
+            for module, at in self._in_layers(of_layer).items():
                 module.register_forward_hook(self._leaves(part, at))
 
     def mlps(self, layer: int) -> list[nn.Module]:

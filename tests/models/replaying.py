@@ -19,7 +19,9 @@ def captured(loaded: LoadedModel, ids: Sequence[np.ndarray]) -> list[Document]:
 
 def starts(documents: Sequence[Document], ids: Sequence[np.ndarray], layer: int) -> list[Start]:
     """The documents, numbered from 0, before a layer."""
-    return [Start(d, one, document.residual[layer]) for d, (document, one) in enumerate(zip(documents, ids, strict=True))]
+    return [
+        Start(d, one, document.residual[layer]) for d, (document, one) in enumerate(zip(documents, ids, strict=True))
+    ]
 
 
 def losses(replayed: Sequence[Replayed]) -> torch.Tensor:

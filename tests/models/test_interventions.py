@@ -89,8 +89,8 @@ def test_masking_everything_leaves_the_bias_alone(name: str) -> None:
 def without_attention(loaded: LoadedModel) -> Tensor:
     """The plain model, whose output projections are given zeros."""
     model, found = loaded.model, []
-    tapped = model.config._attn_implementation  # type: ignore[union-attr]
-    model.set_attn_implementation("eager")  # type: ignore[operator]
+    tapped = model.config._attn_implementation
+    model.set_attn_implementation("eager")
     hooks = [
         projection.register_forward_pre_hook(lambda _m, args: (torch.zeros_like(args[0]),))
         for projection in dict.fromkeys(loaded.anatomy.output_projections.values())
@@ -102,7 +102,7 @@ def without_attention(loaded: LoadedModel) -> Tensor:
             found.append(torch.nn.functional.cross_entropy(logits[:-1].float(), batch[0, 1:], reduction="none"))
     for hook in hooks:
         hook.remove()
-    model.set_attn_implementation(tapped)  # type: ignore[operator]
+    model.set_attn_implementation(tapped)
     return torch.cat(found)
 
 
@@ -122,9 +122,7 @@ def test_restoring_everything_gives_the_clean_loss_exactly(name: str) -> None:
     run, given = replayer(loaded), starts(captured(loaded, IDS), IDS, 0)
     clean = run.parts(0, given, {"residual": frozenset(range(loaded.anatomy.n_layers))})
     restored = (*broken(loaded), *(Restore(layer, part, held) for (part, layer), held in clean.items()))
-    want, damaged, got = (
-        losses(list(run.run(0, given, [condition]))) for condition in ((), broken(loaded), restored)
-    )
+    want, damaged, got = (losses(list(run.run(0, given, [condition]))) for condition in ((), broken(loaded), restored))
     assert torch.equal(got, want)
     assert (damaged - want).abs().max() > 1e-2
 
@@ -165,4 +163,3 @@ def layers_of(loaded: LoadedModel, part: str) -> list[int]:
         own = {"olmo2": [], "olmo3": [], "exaone4": [], "olmo_hybrid": [0, 2]}
         return own.get(family, layers)
     return layers
-

@@ -12,15 +12,15 @@ from torch import Tensor
 from tasks.models.given import Held, Share
 from tasks.models.interventions import Condition, DropKeys, MaskEntries, Perturb, ScaleHeads, deepest_start
 from tasks.models.loading import LoadedModel
+from tasks.models.replay import Start
 from tests.families import tokens
 from tests.models.capturing import assert_near, tiny
 from tests.models.replaying import captured, losses, replayer, starts
 from tests.oracles.masking import masked_losses
 
 IDS = tokens(21, 10)
-VARIED = (
-    "llama qwen3 gpt2 gpt_neox gemma2 gpt_oss deepseek_v3 qwen3_next cohere2 mistral-window phi mixtral opt lfm2".split()
-)
+VARIED = ["llama", "qwen3", "gpt2", "gpt_neox", "gemma2", "gpt_oss", "deepseek_v3", "qwen3_next", "cohere2"]
+VARIED += ["mistral-window", "phi", "mixtral", "opt", "lfm2"]
 
 
 def drawn(loaded: LoadedModel, seed: int, n_heads: int | None = None) -> dict[int, Held]:
@@ -37,10 +37,7 @@ def drawn(loaded: LoadedModel, seed: int, n_heads: int | None = None) -> dict[in
 
 def oracle(loaded: LoadedModel, masks: dict[int, Held], ids: Sequence[np.ndarray] = IDS) -> Tensor:
     return torch.cat(
-        [
-            masked_losses(loaded, x, {layer: held.tensors[d] for layer, held in masks.items()})
-            for d, x in enumerate(ids)
-        ]
+        [masked_losses(loaded, x, {layer: held.tensors[d] for layer, held in masks.items()}) for d, x in enumerate(ids)]
     )
 
 
@@ -55,7 +52,9 @@ def test_masked_entries_are_those_of_hooks_on_the_plain_model(name: str) -> None
     assert (clean - want).abs().max() > 1e-2
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt_oss", "qwen3_next", "deepseek_v3", "falcon-7b", "bloom", "gpt_neo", "mpt"])
+@pytest.mark.parametrize(
+    "name", ["llama", "gpt_oss", "qwen3_next", "deepseek_v3", "falcon-7b", "bloom", "gpt_neo", "mpt"]
+)
 def test_dropped_keys_are_whole_columns_of_entries(name: str) -> None:
     loaded = tiny(name)
     given = starts(captured(loaded, IDS), IDS, 0)
@@ -95,7 +94,7 @@ def test_a_key_dropped_by_the_value_is_one_dropped_by_the_weights() -> None:
     assert given and (a - clean).abs().max() > 1e-3
 
 
-def starts_at(loaded: LoadedModel, layer: int) -> list:  # type: ignore[type-arg]
+def starts_at(loaded: LoadedModel, layer: int) -> list[Start]:
     return starts(captured(loaded, IDS), IDS, layer)
 
 
@@ -105,7 +104,12 @@ def test_conditions_in_one_batch_are_those_one_by_one(name: str, batch_tokens: i
     loaded = tiny(name)
     noise = Held.of_documents({d: torch.full((len(x), 32), 0.1 * (d + 1)) for d, x in enumerate(IDS)})
     at = loaded.anatomy.attended[0]
-    conditions: list[Condition] = [(), (ScaleHeads(at, (2,)),), (DropKeys(at, (1,)), Perturb(at, noise)), (Perturb(1, noise),)]
+    conditions: list[Condition] = [
+        (),
+        (ScaleHeads(at, (2,)),),
+        (DropKeys(at, (1,)), Perturb(at, noise)),
+        (Perturb(1, noise),),
+    ]
     if name != "bloom":
         conditions.append((MaskEntries(at, drawn(loaded, 8)[at]),))
     given = starts_at(loaded, 0)
@@ -143,16 +147,16 @@ def test_a_share_of_ranks_is_the_entries_it_counts(rate: str, end: str) -> None:
     for h in range(2):
         order = scores[h][candidates[h]].argsort(descending=True)
         ranks[h][candidates[h]] = order.argsort()
-    share = Share(Held.of_documents({7: ranks}), Held.of_documents({7: torch.tensor([[[n]], [[n]]])}), rate, end)  # type: ignore[arg-type]
+    share = Share(Held.of_documents({7: ranks}), Held.of_documents({7: torch.tensor([[[n]], [[n]]])}), rate, end)
     got = share.of(7)
-    k = int(round(float(rate) * 1000)) * n // 1000
+    k = round(float(rate) * 1000) * n // 1000
     assert got.sum(dim=(1, 2)).tolist() == [k, k] and not (got & ~candidates).any()
     for h in range(2):
         kept, gone = scores[h][candidates[h] & ~got[h]], scores[h][got[h]]
         if len(kept) and len(gone):
             assert gone.min() > kept.max() if end == "highest" else gone.max() < kept.min()
     assert torch.equal(torch.cat([share.rows(7, 0, 4), share.rows(7, 4, 6)], dim=1), got)
-    by_row = Share(share.ranks, Held.of_documents({7: torch.arange(1, 7)[None, :, None]}), rate, end)  # type: ignore[arg-type]
+    by_row = Share(share.ranks, Held.of_documents({7: torch.arange(1, 7)[None, :, None]}), rate, end)
     assert torch.equal(torch.cat([by_row.rows(7, 0, 4), by_row.rows(7, 4, 6)], dim=1), by_row.of(7))
 
 

@@ -1,7 +1,7 @@
 """Masking by hooks on the plain model: what goes is taken from what each attention module gives.
 
 out' = out − gate ⊙ (Σ_j mask α v) W_O, with α as transformers reports it and v out of the value projection. It knows
-neither the tap nor replay. All of it is in float64, but for mixtures of experts, whose code in transformers takes no float64:
+neither the tap nor replay. All of it is in float64, but for mixtures of experts, whose code in transformers takes none:
 of these what goes is worked out in float64.
 """
 
