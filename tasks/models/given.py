@@ -27,8 +27,8 @@ class Given(Protocol):
     def of(self, document: int) -> Tensor:
         """The document's tensor. Raises UsageError for a document that it has none for."""
 
-    def rows(self, document: int, start: int, stop: int) -> Tensor:
-        """Of a document's tensor (…, T, T) the queries from `start` to `stop` alone, so that a block is in memory."""
+    def block(self, document: int, queries: slice, keys: slice) -> Tensor:
+        """Of a document's tensor (…, T, T) some queries and keys alone, so that no more than a block is made."""
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,9 @@ class Held:
             raise UsageError("a document that the intervention is given a tensor for", got=str(document), where=there)
         return self.tensors[document]
 
-    def rows(self, document: int, start: int, stop: int) -> Tensor:
-        """Queries from `start` to `stop` of a document's (…, T, T)."""
-        return self.of(document)[..., start:stop, :]
+    def block(self, document: int, queries: slice, keys: slice) -> Tensor:
+        """Some queries and keys of a document's (…, T, T)."""
+        return self.of(document)[..., queries, keys]
 
 
 @dataclass(frozen=True)
@@ -89,19 +89,20 @@ class Share:
         """A mask of the ranks' shape, bool."""
         return self._chosen(self.ranks.of(document), self.sizes.of(document))
 
-    def rows(self, document: int, start: int, stop: int) -> Tensor:
-        """The mask (…, q, T) of queries from `start` to `stop`."""
+    def block(self, document: int, queries: slice, keys: slice) -> Tensor:
+        """The mask (…, q, K) of some queries and keys."""
         sizes = self.sizes.of(document)
         if sizes.ndim > 1 and sizes.shape[-2] > 1:
-            sizes = sizes[..., start:stop, :]
-        return self._chosen(self.ranks.rows(document, start, stop), sizes)
+            sizes = sizes[..., queries, :]
+        return self._chosen(self.ranks.block(document, queries, keys), sizes)
 
     def _chosen(self, ranks: Tensor, sizes: Tensor) -> Tensor:
-        rate = Fraction(self.rate)
-        k = sizes.long() * rate.numerator // rate.denominator
+        rate, n = Fraction(self.rate), sizes.long()
+        k = n * rate.numerator // rate.denominator
         if self.end == "highest":
-            return (ranks >= 0) & (ranks < k)
-        return ranks >= torch.where(k > 0, sizes.long() - k, torch.iinfo(torch.int64).max)
+            return (ranks < k.to(ranks.dtype)).logical_and_(ranks >= 0)
+        from_here = torch.where(k > 0, n - k, torch.iinfo(ranks.dtype).max)
+        return ranks >= from_here.to(ranks.dtype)  # compared in the ranks' own dtype, which reads half as much
 
 
 def _bytes(tensor: Tensor) -> bytes:

@@ -83,10 +83,10 @@ class Reweighing:
         self._given.applied(b, intervention)
         (start, stop, first, last), document = block, self._given.rows[b].document
         if isinstance(intervention, Restore):
-            alpha.copy_(intervention.clean.rows(document, start, stop)[..., first:last])
+            alpha.copy_(intervention.clean.block(document, slice(start, stop), slice(first, last)))
             return True
         if isinstance(intervention, MaskEntries):
-            gone = intervention.mask.rows(document, start, stop)[..., first:last].to(alpha.device)
+            gone = intervention.mask.block(document, slice(start, stop), slice(first, last)).to(alpha.device)
         else:
             assert isinstance(intervention, DropKeys)
             gone = self._dropped(b, intervention, alpha.device)[..., None, first:last]

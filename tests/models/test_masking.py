@@ -155,9 +155,15 @@ def test_a_share_of_ranks_is_the_entries_it_counts(rate: str, end: str) -> None:
         kept, gone = scores[h][candidates[h] & ~got[h]], scores[h][got[h]]
         if len(kept) and len(gone):
             assert gone.min() > kept.max() if end == "highest" else gone.max() < kept.min()
-    assert torch.equal(torch.cat([share.rows(7, 0, 4), share.rows(7, 4, 6)], dim=1), got)
+    assert torch.equal(in_blocks(share), got)
     by_row = Share(share.ranks, Held.of_documents({7: torch.arange(1, 7)[None, :, None]}), rate, end)
-    assert torch.equal(torch.cat([by_row.rows(7, 0, 4), by_row.rows(7, 4, 6)], dim=1), by_row.of(7))
+    assert torch.equal(in_blocks(by_row), by_row.of(7))
+
+
+def in_blocks(share: Share) -> Tensor:
+    """The mask of document 7, put together from blocks of queries and keys."""
+    halves = [[share.block(7, q, k) for k in (slice(0, 2), slice(2, 6))] for q in (slice(0, 4), slice(4, 6))]
+    return torch.cat([torch.cat(row, dim=2) for row in halves], dim=1)
 
 
 def test_values_are_equal_where_they_do_the_same() -> None:
