@@ -14,7 +14,16 @@ from torch import Tensor, nn
 from tasks.models import selfcheck
 from tasks.models.blocks import QueryBlocks
 from tasks.models.families import Anatomy
-from tasks.models.interventions import Condition, Intervention, Part, Perturb, Restore, ScaleHeads, in_residual
+from tasks.models.interventions import (
+    Condition,
+    Intervention,
+    Part,
+    Perturb,
+    Restore,
+    ScaleHeads,
+    in_residual,
+    restores_weights,
+)
 from tasks.models.reweighing import Reweighing
 from tasks.models.selfcheck import Place
 
@@ -54,6 +63,8 @@ class Intervening:
         for b, row in enumerate(self.rows):
             for intervention in row.condition:
                 self._asked.setdefault(intervention.layer, []).append((b, intervention))
+        for layer, asked in self._asked.items():  # weights are restored before entries of them are masked
+            self._asked[layer] = sorted(asked, key=lambda each: not restores_weights(each[1]))
         self._due = {(b, id(i)) for b, row in enumerate(self.rows) for i in row.condition}
         self._reweighing = Reweighing(self)
 

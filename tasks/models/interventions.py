@@ -88,6 +88,11 @@ def in_residual(intervention: Intervention) -> bool:
     return isinstance(intervention, Perturb) or (isinstance(intervention, Restore) and intervention.part == "residual")
 
 
+def restores_weights(intervention: Intervention) -> bool:
+    """Whether it puts weights in place of those that the layer computes."""
+    return isinstance(intervention, Restore) and intervention.part == "attention_weights"
+
+
 def deepest_start(condition: Condition, n_layers: int) -> int:
     """The last layer from which a replay computes the condition: what lies below it is as in the clean run."""
     return min((i.layer + in_residual(i) for i in condition), default=n_layers)
@@ -119,7 +124,7 @@ def check(condition: Condition, anatomy: Anatomy, start: int, *, way: str, where
             raise UsageError(f"a layer that has attention ({spans(anatomy.attended)})", got=str(layer), where=at)
         if isinstance(intervention, MaskEntries | DropKeys | ScaleHeads):
             _check_heads(intervention.heads, anatomy.n_heads, at)
-        if way == FALLBACK and _needs_weights(intervention, anatomy):
+        if way == FALLBACK and needs_weights(intervention, anatomy):
             raise ModelError(
                 "a model whose attention weights can be reached before they meet the values",
                 got=f"{anatomy.kind.name}, which computes attention inside its own module",
@@ -134,13 +139,11 @@ def _of_attention(intervention: Intervention) -> bool:
     return not isinstance(intervention, Perturb)
 
 
-def _needs_weights(intervention: Intervention, anatomy: Anatomy) -> bool:
+def needs_weights(intervention: Intervention, anatomy: Anatomy) -> bool:
     """Whether it must reach α itself: values that are dropped for all heads that share them need not."""
     if isinstance(intervention, DropKeys):
         return not shared_keys(intervention, anatomy)
-    return isinstance(intervention, MaskEntries) or (
-        isinstance(intervention, Restore) and intervention.part == "attention_weights"
-    )
+    return isinstance(intervention, MaskEntries) or restores_weights(intervention)
 
 
 def shared_keys(intervention: DropKeys, anatomy: Anatomy) -> bool:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tasks.models.families import values_in
-from tasks.models.interventions import DropKeys, Intervention, MaskEntries, Restore, shared_keys
+from tasks.models.interventions import DropKeys, Intervention, MaskEntries, Restore, needs_weights, shared_keys
 
 if TYPE_CHECKING:
     from tasks.models.intervening import Intervening
@@ -29,7 +29,7 @@ class Reweighing:
 
     def needed(self) -> bool:
         """Whether the layer that runs has anything to change, or weights to keep."""
-        asked = any(isinstance(i, DropKeys) or self._in_weights(i) for _, i in self._given.here())
+        asked = any(isinstance(i, DropKeys) or needs_weights(i, self._anatomy) for _, i in self._given.here())
         return asked or self._given.wants("attention_weights", self._given.layer)
 
     def values(self, value: Tensor) -> Tensor:
@@ -60,7 +60,7 @@ class Reweighing:
         for b, intervention in self._given.here():
             stop = min(start + weights.shape[2], self._length(b))
             last = min(first + weights.shape[3], self._length(b))
-            if start < stop and self._in_weights(intervention):
+            if start < stop and needs_weights(intervention, self._anatomy):
                 alpha = weights[b, :, : stop - start, : last - first]
                 if self._reweigh(alpha, b, intervention, (start, stop, first, last)):
                     changed[b] = None
@@ -69,14 +69,6 @@ class Reweighing:
         if changed:
             output[list(changed)] = _mix(weights[list(changed)], value[list(changed)])
         return output
-
-    def _in_weights(self, intervention: Intervention) -> bool:
-        """Whether it must change α, rather than a value that heads share."""
-        if isinstance(intervention, DropKeys):
-            return not shared_keys(intervention, self._anatomy)
-        return isinstance(intervention, MaskEntries) or (
-            isinstance(intervention, Restore) and intervention.part == "attention_weights"
-        )
 
     def _reweigh(self, alpha: Tensor, b: int, intervention: Intervention, block: Block) -> bool:
         """Change the weights (H, q, K) of one row's own queries and keys in place; whether anything was."""

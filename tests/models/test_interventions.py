@@ -13,17 +13,26 @@ from tasks.models.interventions import (
     DropKeys,
     Intervention,
     MaskEntries,
+    Part,
     Perturb,
     Restore,
     ScaleHeads,
 )
 from tasks.models.loading import LoadedModel
-from tasks.models.table import FALLBACK
+from tasks.models.table import FALLBACK, FAMILIES
 from tests.families import DECODERS, tokens
 from tests.models.capturing import assert_near, tiny
 from tests.models.replaying import captured, losses, replayer, starts
 
 IDS = tokens(21, 10)
+UNLIKE = ("bloom-post", "opt-350m", "falcon_h1")
+"""Decoders whose residual stream is normed or comes from a norm, or to which more than attention and MLP is added."""
+
+
+def family(name: str) -> str:
+    """The model_type of a tiny model, which its name begins with."""
+    found = [model_type for model_type in FAMILIES if name == model_type or name.startswith(f"{model_type}-")]
+    return max(found, key=len, default="llama")
 
 
 def every_entry(loaded: LoadedModel, *, gone: bool) -> Held:
@@ -163,3 +172,49 @@ def layers_of(loaded: LoadedModel, part: str) -> list[int]:
         own = {"olmo2": [], "olmo3": [], "exaone4": [], "olmo_hybrid": [0, 2]}
         return own.get(family, layers)
     return layers
+
+
+ADDITIVE = [name for name in DECODERS if not FAMILIES[family(name)].hybrid and name not in UNLIKE]
+"""Where each layer adds what attention and MLP give to the residual stream."""
+
+
+@pytest.mark.parametrize("name", ADDITIVE)
+def test_with_all_sub_layers_restored_a_perturbation_stays_as_it_was(name: str) -> None:
+    """Layer 0's output is moved by a vector, all that the later layers add is the clean run's: it arrives unchanged.
+
+    So the parts found are all that a layer adds, and the norms all that its sub-layers read.
+    """
+    loaded = tiny(name)
+    documents = captured(loaded, IDS)
+    n_layers, width = loaded.anatomy.n_layers, loaded.anatomy.d_model
+    run, given = replayer(loaded), starts(documents, IDS, 1)
+    noise = Held.of_documents({d: torch.linspace(-1, 1, width).expand(len(x), width) for d, x in enumerate(IDS)})
+    last = starts(documents, IDS, n_layers)
+    want = losses(list(run.run(n_layers, last, [(Perturb(n_layers - 1, noise),)])))
+    ways: list[tuple[Part, ...]] = [("attention_output", "mlp_output")]
+    if layers_of(loaded, "norm_output"):
+        ways.append(("norm_output",))
+    for parts in ways:
+        clean = run.parts(1, given, dict.fromkeys(parts, frozenset(range(1, n_layers))))
+        back = tuple(Restore(layer, part, held) for (part, layer), held in clean.items())
+        assert_near(losses(list(run.run(1, given, [(Perturb(0, noise), *back)]))), want)
+    assert (losses(list(run.run(1, given, [(Perturb(0, noise),)]))) - want).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt_oss", "qwen3_next", "deepseek_v3"])
+def test_restored_weights_meet_the_values_as_they_are(name: str) -> None:
+    """Zeroed keys with the clean weights put back beside: the same as the keys zeroed under the clean weights."""
+    loaded = tiny(name)
+    run, given = replayer(loaded), starts(captured(loaded, IDS), IDS, 0)
+    at = loaded.anatomy.attended[0]
+    ((_, held),) = run.parts(0, given, {"attention_weights": frozenset({at})}).items()
+    uniform = Held.of_documents({d: torch.ones_like(a).tril() / 8 for d, a in held.tensors.items()})
+    drop, both = DropKeys(at, (0, 2), heads=(1,)), []
+    for order in ((drop, Restore(at, "attention_weights", uniform)), (Restore(at, "attention_weights", uniform), drop)):
+        both.append(losses(list(run.run(0, given, [order]))))
+    masked = Held.of_documents({d: a.clone() for d, a in uniform.tensors.items()})
+    for alpha in masked.tensors.values():
+        alpha[1, :, [0, 2]] = 0
+    want = losses(list(run.run(0, given, [(Restore(at, "attention_weights", masked),)])))
+    assert_near(both[0], want)
+    assert_near(both[1], want)
