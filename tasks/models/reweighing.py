@@ -48,9 +48,10 @@ class Reweighing:
         """The same for a family that shows its values as the value projection's output (B, T, …) alone."""
         if not any(isinstance(i, DropKeys) for _, i in self._given.here()):
             return output
+        channels = values_in(self._anatomy, torch.arange(output.shape[-1], device=output.device))  # (H_kv, d_v)
+        values = self.values(output[..., channels].transpose(1, 2))
         changed = output.clone()
-        values = values_in(self._anatomy, changed)  # a view, (B, T, H_kv, d_v)
-        values.copy_(self.values(values.transpose(1, 2)).transpose(1, 2))
+        changed[..., channels] = values.transpose(1, 2)
         return changed
 
     def mixed(self, start: int, first: int, weights: Tensor, value: Tensor, output: Tensor) -> Tensor:

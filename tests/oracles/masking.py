@@ -1,8 +1,8 @@
 """Masking by hooks on the plain model: what goes is taken from what each attention module gives.
 
 out' = out − gate ⊙ (Σ_j mask α v) W_O, with α as transformers reports it and v out of the value projection. It knows
-neither the tap nor replay. All of it is in float64, but for mixtures of experts, whose code in transformers takes none:
-of these what goes is worked out in float64.
+neither the tap nor replay. All of it is in float64, but for MPT and mixtures of experts, whose code in transformers
+takes none: of these what goes is worked out in float64.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tasks.models.loading import LoadedModel, prepare
 def masked_losses(loaded: LoadedModel, ids: np.ndarray, masks: Mapping[int, Tensor]) -> Tensor:
     """Losses (T − 1,) of one document; masks: layer → (H, T, T) bool, true where an entry goes."""
     model: Any = copy.deepcopy(loaded.model)
-    if not any("Experts" in type(module).__name__ for module in model.modules()):
+    if not any(part in type(module).__name__ for module in model.modules() for part in ("Experts", "MoE", "Mpt")):
         model = model.double()
     anatomy = prepare(model, loaded.source, dtype="float64", device="cpu").anatomy
     model.set_attn_implementation("eager")
