@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tasks.models import selfcheck
+from tasks.models.blocks import QueryBlocks
 from tasks.models.families import Anatomy
 from tasks.models.kept import EVERYTHING, Kept
 from tasks.models.rebuilding import Heard, RebuildSample
@@ -64,6 +65,8 @@ class BatchRecord:
     others there is the residual stream.
     """
 
+    changes = None
+
     def __init__(
         self,
         anatomy: Anatomy,
@@ -86,7 +89,7 @@ class BatchRecord:
         self._open: _Layer | None = None
         self._gate: Tensor | None = None
         self._fired = [0] * anatomy.n_layers
-        self._horizons: dict[int, tuple[Tensor, list[tuple[int, int, int, int]]]] = {}
+        self._blocks = QueryBlocks(query_block)
 
     # What the attention function calls.
 
@@ -99,12 +102,8 @@ class BatchRecord:
         return next((layer for layer in layers if layer >= self._ended), layers[-1])
 
     def blocks(self, n_queries: int, n_keys: int, mask: Tensor | None) -> list[tuple[int, int, int, int]]:
-        """(first query, end, first key, end) of each block; worked out once per mask, which the layers share."""
-        if mask is None:
-            return [(s, min(s + self.query_block, n_queries), 0, n_keys) for s in range(0, n_queries, self.query_block)]
-        if id(mask) not in self._horizons:  # the mask is kept beside its answer, so its id is not used again
-            self._horizons[id(mask)] = (mask, list(_visible_blocks(mask, self.query_block)))
-        return self._horizons[id(mask)][1]
+        """(first query, end, first key, end) of each block."""
+        return self._blocks.of(n_queries, n_keys, mask)
 
     def attention_begins(
         self, layer: int, value: Tensor, call: tuple[Tensor, Tensor, Mapping[str, Any]] | None = None
@@ -301,18 +300,3 @@ class BatchRecord:
             Place(self.model_name, layer),
             "The model must be loaded by load_model, and its code must be that of its family in transformers.",
         )
-
-
-def _visible_blocks(mask: Tensor, size: int) -> Iterator[tuple[int, int, int, int]]:
-    """Blocks of `size` queries with the range of keys that any of their rows, in any document, may see.
-
-    mask (B, 1, T, T): true where a key is seen, or 0 there and the dtype's minimum elsewhere. A block's own queries
-    stay in the range, since some families lay a causal mask of their own over the last keys they are given.
-    """
-    n_queries, n_keys = mask.shape[-2:]
-    seen_by = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min
-    for start in range(0, n_queries, size):
-        stop = min(start + size, n_queries)
-        seen = seen_by[:, :, start:stop].flatten(0, 2).any(dim=0).nonzero().flatten()
-        first, last = (int(seen[0]), int(seen[-1]) + 1) if len(seen) else (start, stop)
-        yield start, stop, min(first, start), max(last, min(stop, n_keys))

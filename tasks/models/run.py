@@ -125,7 +125,7 @@ def listen(loaded: LoadedModel) -> dict[int, Heard]:
     return {layer: record.heard[layer] for layer in loaded.anatomy.attended}
 
 
-def _token_tensors(
+def token_tensors(
     loaded: LoadedModel, token_ids: Sequence[np.ndarray], spans: Sequence[Span], width: int
 ) -> dict[str, Any]:
     """Padded ids, mask and, where the model takes them, positions that count the document's own tokens."""
@@ -161,7 +161,8 @@ def _token_tensors(
     return {**moved, **options, **weights}
 
 
-def _check_tokens(loaded: LoadedModel, token_ids: Sequence[np.ndarray], documents: Sequence[int]) -> None:
+def check_tokens(loaded: LoadedModel, token_ids: Sequence[np.ndarray], documents: Sequence[int]) -> None:
+    """Raises CorpusError or ModelError, naming the document, for token ids that the model cannot take."""
     config: Any = loaded.model.config
     limit = max_positions(config.to_dict())
     for document, ids in zip(documents, token_ids, strict=True):
@@ -185,9 +186,9 @@ def _check_tokens(loaded: LoadedModel, token_ids: Sequence[np.ndarray], document
 
 
 _TOKENS = Feed(
-    check=_check_tokens,
+    check=check_tokens,
     length=lambda _loaded, ids: len(ids),
-    tensors=_token_tensors,
+    tensors=token_tensors,
     blank=lambda _loaded: np.zeros(1, np.int64),
 )
 _FEEDS = {"text": _TOKENS, "images": PIXELS}

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -27,11 +27,45 @@ Eager = Callable[..., tuple[Tensor, Tensor]]
 
 NAME = "theodolite"
 
-_ACTIVE: ContextVar[BatchRecord | None] = ContextVar("theodolite_tap", default=None)
+
+class Changes(Protocol):
+    """What changes attention while it is computed (intervening.py)."""
+
+    def values(self, value: Tensor) -> Tensor:
+        """The values (B, H_kv, T, d_v) that a layer's attention is to use."""
+
+    def mixed(self, start: int, first: int, weights: Tensor, value: Tensor, output: Tensor) -> Tensor:
+        """What a block is to give, (B, q, H, d_v): queries from `start` and keys from `first`, weights (B, H, q, K) and
+        values (B, H_kv, K, d_v) as they are, and the output that these make."""
+
+
+class Listener(Protocol):
+    """What is told of attention as it is computed: BatchRecord, which captures, or Intervening, which changes it."""
+
+    @property
+    def changes(self) -> Changes | None:
+        """None where nothing is changed."""
+
+    def layer_of(self, module: nn.Module) -> int | None: ...
+
+    def blocks(self, n_queries: int, n_keys: int, mask: Tensor | None) -> list[tuple[int, int, int, int]]: ...
+
+    def attention_begins(
+        self, layer: int, value: Tensor, call: tuple[Tensor, Tensor, Mapping[str, Any]] | None = None
+    ) -> None: ...
+
+    def attention_rows(
+        self, start: int, first: int, weights: Tensor, *, q: Tensor, k: Tensor, scaling: float
+    ) -> None: ...
+
+    def heads_mixed(self, mixed: Tensor) -> None: ...
+
+
+_ACTIVE: ContextVar[Listener | None] = ContextVar("theodolite_tap", default=None)
 
 
 @contextmanager
-def active(record: BatchRecord) -> Iterator[None]:
+def active(record: Listener) -> Iterator[None]:
     """Everything that the tapped model computes in this thread, inside this block, goes to `record`."""
     token = _ACTIVE.set(record)
     try:
@@ -55,15 +89,18 @@ def attention(
     if record is None or layer is None:
         return eager(module, query, key, value, _added(attention_mask, query.dtype), **options)[0], None
     record.attention_begins(layer, value, (query, key, options))
+    changes = record.changes
+    if changes is not None:
+        value = changes.values(value)
     batch, n_heads, length, _ = query.shape
     heads = value.new_empty(batch, length, n_heads, value.shape[-1])
     for start, stop, first, last in record.blocks(length, key.shape[2], attention_mask):
         q, k, v = query[:, :, start:stop], key[:, :, first:last], value[:, :, first:last]
         seen = None if attention_mask is None else attention_mask[:, :, start:stop, first:last]
         mask = _added(seen, query.dtype)
-        # The one place where an intervention may change what attention computes: q, k, v and the mask before, the
-        # weights and the output after. What is recorded below is what the rest of the model receives.
         output, weights = eager(module, q, k, v, mask, **options)
+        if changes is not None:  # here, and in `values` above, interventions change what attention computes
+            output = changes.mixed(start, first, weights, v, output)
         record.attention_rows(start, first, weights, q=q, k=k, scaling=options.get("scaling", 1.0))
         heads[:, start:stop] = output
     record.heads_mixed(heads)
@@ -168,9 +205,14 @@ def listener(anatomy: Anatomy) -> Callable[[], BatchRecord | None]:
 
     def listening() -> BatchRecord | None:
         record = _ACTIVE.get()
-        return record if record is not None and record.anatomy is anatomy else None
+        return record if isinstance(record, BatchRecord) and record.anatomy is anatomy else None
 
     return listening
+
+
+def current() -> Listener | None:
+    """The tap that is active in the calling thread."""
+    return _ACTIVE.get()
 
 
 def places(modules: Mapping[int, nn.Module]) -> Iterator[tuple[nn.Module, tuple[int, ...]]]:
