@@ -129,7 +129,7 @@ def tell_next(runs: str) -> None:
         "where rank = 1 group by token order by queries desc limit 10"
     )
     commands = [
-        f"theodolite query sink_suppression layer=0{place}",
+        f"theodolite query sink_suppression{place}",
         f"theodolite sql {shlex.quote(leading)}{place}",
         f"theodolite stage contributions --set contributions.edges=16{place}",
     ]

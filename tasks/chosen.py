@@ -90,13 +90,17 @@ def store_dtypes(text: str) -> dict[str, str]:
 
     `attention` also stands for the query and key that it is rebuilt from. Raises UnknownName or UsageError.
     """
-    base, by_kind = "float32", dict[str, str]()
+    base, by_kind, said = "float32", dict[str, str](), set[str]()
     for part in parts(text):
         kind, equals, dtype = (piece.strip() for piece in part.rpartition("="))
         if dtype not in DTYPES:
             raise UsageError(f"one of {', '.join(DTYPES)}", got=repr(dtype), where="store_dtype")
         if equals and kind not in KINDS:
             raise UnknownName.among("kind of tensor", kind, KINDS, where="store_dtype")
+        if kind in said:
+            expected = f"one dtype for {kind}" if equals else "one dtype for the kinds that are not named"
+            raise UsageError(expected, got=repr(text), where="store_dtype")
+        said.add(kind)
         if equals:
             by_kind[kind] = dtype
         else:

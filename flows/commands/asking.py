@@ -14,13 +14,14 @@ from flows.account import capped
 from flows.captures import Standing, pick_capture, standings
 from flows.checking import check_tables
 from flows.configuring import configure
-from flows.console import FAILED, answering, output, plain
+from flows.console import FAILED, INCOMPLETE, answering, output, plain
 from flows.progress import display_for, shown_by, work
 from flows.session import add_place, capture_options, runs_folder
 from storage.errors import StoreError, UnknownName, UsageError
 from storage.filesystem import open_runs
 from storage.manifest import list_captures
 from storage.warehouse import CheckResult, connect, list_queries, query, run_sql
+from tasks.chosen import store_dtypes
 from tasks.registry import tables
 
 if TYPE_CHECKING:
@@ -77,6 +78,8 @@ def plan(
     kinds = ", ".join(f"{kind} {_size(n)}" for kind, n in planned.bytes_by_kind.items() if n)
     out.say(f"  {_size(planned.bytes_total)} before compression ({kinds}); {_size(planned.free_bytes)} are free")
     out.say(f"  attention {planned.attention}: {_ways(planned.attention, planned.attention_bytes)}")
+    if "attention" in planned.bytes_by_kind and store_dtypes(chosen.capture.store_dtype)["attention"] == "float16":
+        out.say("  float16 keeps no weight below 6e-8: means and shares over logarithms leave those entries out")
     if chosen.capture.device not in ("auto", "cpu"):
         out.say(
             f"  whether this machine has {chosen.capture.device} is seen when the run starts: a plan loads no torch"
@@ -130,13 +133,30 @@ def verify(
     for problem in problems:
         out.say(problem, style="red")
     out.say(f"{chosen}: {parts} parts read again, {len(problems)} problems")
-    broken = _tell_checks(checks)
+    broken, left = _tell_checks(checks), _tell_left(where, chosen)
     rerun = _tell_rerun(where, chosen, documents, seed or 0) if not problems else None
     with suppress(StoreError):  # a damaged record, which is among the problems: the tables cannot be counted
         add_place(where, chosen)
     told = {"parts": parts, "problems": problems, "checks": plain([asdict(c) for c in checks])}
     out.add(verify={**told, "sample": plain(asdict(rerun)) if rerun else None})
-    return FAILED if problems or broken or (rerun and rerun.problems) else None
+    if problems or broken or (rerun and rerun.problems):
+        return FAILED
+    return INCOMPLETE if left else None
+
+
+def _tell_left(where: str, capture: str) -> bool:
+    """Whether shards are not captured yet, which are told; what is damaged is told elsewhere."""
+    from tasks.prepared import Prepared
+
+    with suppress(StoreError):
+        prepared = Prepared.open(where, capture)
+        left, out = len(prepared.shards_left()), output()
+        out.add(shards={"total": prepared.n_shards, "left": left})
+        if left:
+            done = prepared.n_shards - left
+            out.say(f"{done:,} of {prepared.n_shards:,} shards are captured: the command that captured goes on")
+        return left > 0
+    return False
 
 
 def _tell_checks(checks: list[CheckResult]) -> bool:

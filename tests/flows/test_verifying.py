@@ -5,12 +5,16 @@ from __future__ import annotations
 import importlib.util
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import typer
 
 from flows.commands.asking import verify
 from tasks import verify_rerun
+from tasks.capture import capture_shards, shards_left
+from tasks.identity import CaptureSettings
+from tasks.planning import prepare_capture
 from tasks.verify_rerun import LayerErrors, Rerun
 from tests.flows.command import Answer
 from tests.tasks.made_captures import Made, make, save_model
@@ -69,3 +73,16 @@ def test_corpora_whose_package_is_absent_are_wrong_usage(corpus: str, call: Call
         pytest.skip(f"the optional package {package} is installed")
     answer = call("plan", "--corpus", corpus, "--json")
     assert (answer.code, f"the package {package}" in answer.err) == (2, True), answer.err
+
+
+def test_what_is_not_captured_yet_is_told_and_ends_with_3(tmp_path: Path, call: Call) -> None:
+    model, text, runs = save_model(tmp_path / "model"), tmp_path / "text.txt", str(tmp_path / "runs")
+    text.write_text("A text of some lines,\nto be captured and verified.\n" * 6)
+    settings = CaptureSettings(str(model), (str(text),), window=40, batch_tokens=80, shard_tokens=80)
+    capture = prepare_capture(settings, runs)
+    shards = len(shards_left(runs, capture))
+    capture_shards(runs, capture, [0])
+    answer = call("verify", "--runs", runs, "--documents", "1", "--json")
+    assert answer.code == 3, answer.err
+    assert answer.content["shards"] == {"total": shards, "left": shards - 1}
+    assert f"1 of {shards} shards are captured: the command that captured goes on" in answer.err

@@ -258,3 +258,15 @@ def test_a_family_that_cannot_be_rebuilt_is_refused_before_any_work(
 
 def test_the_kinds_that_can_be_named_are_those_of_the_store() -> None:
     assert set(KINDS) == set(AXES)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("float16,bfloat16", "one dtype for the kinds that are not named"),
+        ("value=float16,value=float32", "one dtype for value"),
+    ],
+)
+def test_two_dtypes_for_one_kind_are_refused(text: str, expected: str) -> None:
+    with pytest.raises(UsageError, match=f"expected {expected}, got '{text}', in store_dtype"):
+        CaptureSettings("sample", ("t",), store_dtype=text)
