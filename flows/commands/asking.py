@@ -125,15 +125,17 @@ def verify(
     chosen = pick_capture(where, capture)
     with shown_by(display_for(out.errors)), work("verify", count_records(where, chosen), "parts"):
         parts, problems = verify_capture(where, chosen)
+    left = _tell_left(where, chosen)
     try:
         checks = check_tables(where, [chosen])
     except (StoreError, UnknownName) as error:  # a table's file or a record is lost or damaged: the lines above name it
         checks = []
-        problems.append(f"the checks could not be done: {error}")
+        if not (left and isinstance(error, UnknownName)):  # there are no tables before all is captured
+            problems.append(f"the checks could not be done: {error}")
     for problem in problems:
         out.say(problem, style="red")
     out.say(f"{chosen}: {parts} parts read again, {len(problems)} problems")
-    broken, left = _tell_checks(checks), _tell_left(where, chosen)
+    broken = _tell_checks(checks)
     rerun = _tell_rerun(where, chosen, documents, seed or 0) if not problems else None
     with suppress(StoreError):  # a damaged record, which is among the problems: the tables cannot be counted
         add_place(where, chosen)
