@@ -140,13 +140,7 @@ def check_output(seen: Tensor, output: Tensor, heads: Tensor, probe: OutputProbe
     """
     difference = (seen + probe.bias - output.float() @ probe.directions).abs().amax(dim=-1)  # (T,)
     size = (heads.float().norm(dim=-1) * probe.gains).norm(dim=-1)  # (T,)
-    tolerance = _OUTPUT[output.dtype] * torch.maximum(size, size.square().mean().sqrt())
-    ok = difference <= tolerance
-    if not ok.all():
-        row = int((~ok).nonzero()[0])
-        got = f"a difference of {difference[row].item():.3g} along a random direction"
-        expected = f"Σ α v W_O + b equal to the attention's output within {tolerance[row].item():.3g}"
-        breach(expected, got, replace(at, row=row), _REMEDY_CODE)
+    _check_rows(difference, size, output.dtype, "Σ α v W_O + b equal to the attention's output", at)
 
 
 def check_mixed(seen: Tensor, mixed: Tensor, probe: OutputProbe, at: Place) -> None:
@@ -154,13 +148,17 @@ def check_mixed(seen: Tensor, mixed: Tensor, probe: OutputProbe, at: Place) -> N
     assert probe.mixing is not None
     difference = (seen - torch.einsum("thd,hdk->tk", mixed.float(), probe.mixing)).abs().amax(dim=-1)  # (T,)
     size = mixed.float().flatten(1).norm(dim=-1)
-    tolerance = _OUTPUT[mixed.dtype] * torch.maximum(size, size.square().mean().sqrt())
+    _check_rows(difference, size, mixed.dtype, "Σ α v equal to what attention gives", at)
+
+
+def _check_rows(difference: Tensor, size: Tensor, dtype: torch.dtype, expected: str, at: Place) -> None:
+    """Each row's difference (T,) within what the dtype allows of its size (T,), or of the typical row's."""
+    tolerance = _OUTPUT[dtype] * torch.maximum(size, size.square().mean().sqrt())
     ok = difference <= tolerance
     if not ok.all():
         row = int((~ok).nonzero()[0])
         got = f"a difference of {difference[row].item():.3g} along a random direction"
-        expected = f"Σ α v equal to what attention gives within {tolerance[row].item():.3g}"
-        breach(expected, got, replace(at, row=row), _REMEDY_CODE)
+        breach(f"{expected} within {tolerance[row].item():.3g}", got, replace(at, row=row), _REMEDY_CODE)
 
 
 def check_gate(gate: Tensor, mixed: Tensor, heads: Tensor, at: Place) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import string
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -76,3 +76,19 @@ def make(model: Path, corpus: Sequence[Path], runs: Path, **settings: Any) -> Ma
     capture_shards(str(runs), capture, shards_left(str(runs), capture))
     finish_capture(str(runs), capture)
     return Made(str(runs), capture)
+
+
+def capturing(base: CaptureSettings, runs: str) -> Callable[..., tuple[str, str]]:
+    """Captures with changes of these settings, each once: gives the folder of runs and the capture's id."""
+    known: dict[str, str] = {}
+
+    def capture(**changes: Any) -> tuple[str, str]:
+        name = repr(sorted(changes.items()))
+        if name not in known:
+            known[name] = prepare_capture(replace(base, **changes), runs)
+            request_capture(runs, known[name])
+            capture_shards(runs, known[name], shards_left(runs, known[name]))
+            finish_capture(runs, known[name])
+        return runs, known[name]
+
+    return capture

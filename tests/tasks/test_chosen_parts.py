@@ -17,8 +17,6 @@ from storage.chosen_parts import ALL_HEADS, ChosenParts
 from storage.errors import UsageError
 from storage.filesystem import open_runs
 from storage.tensors import ActivationStore
-from tasks.capture import capture_shards, shards_left
-from tasks.capture_finish import finish_capture, request_capture
 from tasks.chosen import Chosen
 from tasks.estimates import ConfigShape, stored_bytes
 from tasks.identity import CaptureSettings
@@ -28,6 +26,7 @@ from tasks.registry import stage
 from tasks.stage import prepare_stage, require_kinds
 from tasks.verify_rerun import rerun_sample
 from tests.models.capturing import tiny
+from tests.tasks.made_captures import capturing
 
 Captured = Callable[..., tuple[str, str]]
 WINDOW = 40
@@ -47,18 +46,7 @@ def base(tmp_path_factory: pytest.TempPathFactory, fixtures: Path) -> CaptureSet
 @pytest.fixture(scope="module")
 def captured(base: CaptureSettings, tmp_path_factory: pytest.TempPathFactory) -> Captured:
     """Capture with these settings, once; returns the folder of runs and the capture's id."""
-    runs, known = str(tmp_path_factory.mktemp("runs")), dict[str, str]()
-
-    def capture(**changes: Any) -> tuple[str, str]:
-        name = repr(sorted(changes.items()))
-        if name not in known:
-            known[name] = prepare_capture(replace(base, **changes), runs)
-            request_capture(runs, known[name])
-            capture_shards(runs, known[name], shards_left(runs, known[name]))
-            finish_capture(runs, known[name])
-        return runs, known[name]
-
-    return capture
+    return capturing(base, str(tmp_path_factory.mktemp("runs")))
 
 
 def store_of(runs: str, capture: str) -> ActivationStore:

@@ -19,8 +19,6 @@ from storage.filesystem import open_runs
 from storage.store_shape import AXES
 from storage.tensors import ActivationStore
 from tasks.attention_way import SAMPLE, way_for
-from tasks.capture import capture_shards, shards_left
-from tasks.capture_finish import finish_capture, request_capture
 from tasks.chosen import KINDS, Chosen
 from tasks.estimates import ConfigShape, attention_bytes, stored_bytes
 from tasks.identity import CaptureSettings
@@ -28,6 +26,7 @@ from tasks.models.sources import read_config, resolve
 from tasks.planning import plan_capture, prepare_capture
 from tasks.prepared import Prepared
 from tasks.stage import finish_stage, prepare_stage, run_stage_shards, stage_parts_left
+from tests.tasks.made_captures import capturing
 
 Captured = Callable[..., tuple[str, str]]
 
@@ -42,18 +41,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> CaptureSettings:
 @pytest.fixture(scope="module")
 def captured(base: CaptureSettings, tmp_path_factory: pytest.TempPathFactory) -> Captured:
     """Capture with these settings, once; returns the folder of runs and the capture's id."""
-    runs, known = str(tmp_path_factory.mktemp("runs")), dict[str, str]()
-
-    def capture(**changes: Any) -> tuple[str, str]:
-        name = repr(sorted(changes.items()))
-        if name not in known:
-            known[name] = prepare_capture(replace(base, **changes), runs)
-            request_capture(runs, known[name])
-            capture_shards(runs, known[name], shards_left(runs, known[name]))
-            finish_capture(runs, known[name])
-        return runs, known[name]
-
-    return capture
+    return capturing(base, str(tmp_path_factory.mktemp("runs")))
 
 
 def run_contributions(runs: str, capture: str) -> None:
