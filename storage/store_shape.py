@@ -42,7 +42,15 @@ STORED_DTYPES: Mapping[str, str] = {"float32": "<f4", "float16": "<f2", "bfloat1
 """How a dtype lies in the store; bfloat16, which Zarr lacks, as its 16 bits."""
 
 
-_UNUSED = {"kept": None, "heads": None, "positions": None, "rebuild": None, "attended": None, "gated": False}
+_UNUSED = {
+    "kept": None,
+    "heads": None,
+    "positions": None,
+    "rebuild": None,
+    "attended": None,
+    "gated": False,
+    "streams": 1,
+}
 """What a store says of itself only where it makes use of it."""
 
 
@@ -70,6 +78,8 @@ class StoreShape:
     """How attention comes from query and key, where these are kept instead of it."""
     attended: tuple[int, ...] | None = None
     """The layers of the model that have attention, in order; None for all. Others have a residual stream alone."""
+    streams: int = 1
+    """Residual streams of the model, which lie side by side, each d_model wide."""
     gated: bool = False
     """Whether the model multiplies each head's Σ α v by a gate before W_O: the store then says output_input ≠ Σ α v."""
 
@@ -172,7 +182,7 @@ class StoreShape:
         """The shape of one layer of a kind for documents of these lengths, laid end to end."""
         n = sum(self.steps(kind, lengths))
         if kind == "residual":
-            return (n, self.d_model)
+            return (n, self.streams * self.d_model)
         heads = self.n_kept_heads(kind)
         return {
             "attention": (heads, n),

@@ -102,6 +102,7 @@ def store_shape(loaded: LoadedModel, settings: Mapping[str, Any]) -> StoreShape:
         n_heads=a.n_heads,
         n_kv_heads=a.n_kv_heads,
         d_model=a.d_model,
+        streams=a.n_streams,
         d_value=a.d_value,
         causal=a.causal,
         dtypes=chosen.dtypes(sinks=a.kind.sinks is not None, gated=bool(a.gates)),

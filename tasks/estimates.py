@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,7 +10,7 @@ from storage.chosen_parts import ChosenParts
 from storage.errors import ModelError
 from tasks.chosen import ATTENTION_KINDS, Chosen
 from tasks.models.attended import LAYERS, attended_layers
-from tasks.models.families import POSITIONS, first_position
+from tasks.models.families import POSITIONS, first_position, n_streams
 from tasks.models.table import FALLBACK, FAMILIES, INTERFACE
 
 BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
@@ -43,6 +43,8 @@ class ConfigShape:
     way: str
     attended: tuple[int, ...] | None = None
     """The layers that have attention; None for all."""
+    streams: int = 1
+    """Residual streams side by side."""
     gated: bool = False
     """Whether each head's output is multiplied by a gate."""
 
@@ -58,8 +60,8 @@ class ConfigShape:
 
         def size(*names: str, default: int | None = None, least: int = 1) -> int:
             for name in names:
-                if inner.get(name) is not None:
-                    return _size(name, inner[name], least, where)
+                if (value := inner.get(name)) is not None:  # a list has one for each layer (Gemma 3n)
+                    return max(_size(name, each, least, where) for each in _each(value))
             if default is None:
                 raise ModelError(
                     f"'{names[0]}' in the model's configuration",
@@ -91,6 +93,7 @@ class ConfigShape:
             way=INTERFACE if family is None else family.way,
             attended=attended_layers(inner, where),
             gated=family is not None and bool(family.gate),
+            streams=1 if family is None else n_streams(family, inner),
         )
 
     def entries(self, length: int) -> int:
@@ -109,6 +112,10 @@ def _n_kv_heads(config: Mapping[str, Any], heads: int) -> int | None:
             return heads
         case _:
             return None
+
+
+def _each(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list) and value else [value]
 
 
 def _size(name: str, value: Any, least: int, where: str) -> int:
@@ -136,7 +143,7 @@ def stored_bytes(shape: ConfigShape, lengths: list[int], chosen: Chosen) -> dict
         "value": layers * tokens * kv_heads * shape.d_value,
         "output_input": layers * tokens * heads * shape.d_value,
         "gate": layers * tokens * heads * shape.d_value,
-        "residual": (streams + (1 if chosen.layers is None else following)) * tokens * shape.d_model,
+        "residual": (streams + (1 if chosen.layers is None else following)) * tokens * shape.streams * shape.d_model,
     }
     sizes = {kind: values[kind] * BYTES[dtype] for kind, dtype in chosen.dtypes(sinks=False, gated=shape.gated).items()}
     return {

@@ -116,6 +116,21 @@ CONFIGS: dict[str, Callable[[], Any]] = {
         layer_types=["sliding_attention", "sliding_attention", "full_attention"],
         query_pre_attn_scalar=20,
     ),
+    "gemma3n_text": lambda: _config(
+        "Gemma3nTextConfig",
+        **_GQA,
+        head_dim=8,
+        layer_types=["sliding_attention", "full_attention", "full_attention"],
+        sliding_window=6,
+        num_kv_shared_layers=1,
+        altup_num_inputs=3,
+        altup_active_idx=0,
+        laurel_rank=4,
+        hidden_size_per_layer_input=8,
+        vocab_size_per_layer_input=VOCABULARY,
+        activation_sparsity_pattern=[0.5, 0.0, 0.0],
+        final_logit_softcapping=5.0,
+    ),
     "phi": lambda: _config("PhiConfig", **_GQA, partial_rotary_factor=0.5, qk_layernorm=True),
     "olmo2": lambda: _config("Olmo2Config", **_GQA),
     "gpt_oss": lambda: _config(
@@ -300,6 +315,8 @@ NAMES = tuple(CONFIGS)
 IMAGE_NAMES = tuple(IMAGE_CONFIGS)
 ENCODERS = tuple(name for name in NAMES if name.split("-")[0] in ("bert", "roberta", "xlm", "albert", "distilbert"))
 DECODERS = tuple(name for name in NAMES if name not in ENCODERS)
+REPLAYABLE = tuple(name for name in DECODERS if name != "gemma3n_text")
+"""Gemma 3n's later layers need the keys and values of earlier ones."""
 
 
 _SPREAD = {"zamba": 1.0}

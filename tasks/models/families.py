@@ -50,6 +50,8 @@ class Anatomy:
     d_model: int
     d_value: int
     """Width of one head's value, which is what W_O is sliced by."""
+    n_streams: int
+    """Residual streams side by side, each D wide: more than one in Gemma 3n."""
     causal: bool
     windows: tuple[int | None, ...]
     """Per layer: a query sees itself and the window − 1 keys before it; None = all of them."""
@@ -129,10 +131,10 @@ def anatomy_of(model: nn.Module) -> Anatomy:
     family = _as_built(family_of(config.to_dict(), where=where), model)
     body, layers = _body(model, family, where), _layers(model, family)
     attended = _attended(layers, family, config.to_dict(), where)
-    attentions, projections, values = (
-        {i: attrgetter(path)(layers[i]) for i in attended}
-        for path in (family.attention, family.projection, family.value)
+    attentions, projections = (
+        {i: attrgetter(path)(layers[i]) for i in attended} for path in (family.attention, family.projection)
     )
+    values = _value_projections(layers, attended, family, config)
     n_heads = int(config.num_attention_heads)
     d_value = _width(projections[attended[0]], 0) // n_heads
     return Anatomy(
@@ -142,6 +144,7 @@ def anatomy_of(model: nn.Module) -> Anatomy:
         n_kv_heads=_n_kv_heads(family, _width(values[attended[0]], 1), n_heads, d_value),
         d_model=int(config.hidden_size),
         d_value=d_value,
+        n_streams=n_streams(family, config.to_dict()),
         causal=family.causal,
         windows=tuple(
             w if family.causal and i in attentions else None for i, w in enumerate(_windows(config, len(layers)))
@@ -153,6 +156,25 @@ def anatomy_of(model: nn.Module) -> Anatomy:
         value_projections=values,
         gates={i: attrgetter(family.gate)(layers[i]) for i in attended if family.gate},
     )
+
+
+def n_streams(family: Family, config: Mapping[str, Any]) -> int:
+    """Residual streams side by side: 1, or what the configuration says."""
+    return int(config[family.streams]) if family.streams else 1
+
+
+def _value_projections(
+    layers: Sequence[nn.Module], attended: Sequence[int], family: Family, config: Any
+) -> dict[int, nn.Module]:
+    """By layer what makes its values: its own, or that of the last layer of its kind before it that has one."""
+    found: dict[int, nn.Module] = {}
+    last: dict[str, nn.Module] = {}
+    for i in attended:
+        kind = config.layer_types[i] if family.shares_values else ""
+        if not family.shares_values or _has(layers[i], family.value):
+            last[kind] = attrgetter(family.value)(layers[i])
+        found[i] = last[kind]
+    return found
 
 
 def _attended(layers: Sequence[nn.Module], family: Family, config: Mapping[str, Any], where: str) -> tuple[int, ...]:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from storage.errors import ModelError
+from tasks.models.families import Anatomy
 from tasks.models.loading import LoadedModel, load_model
 from tasks.models.sources import ModelSource
 
@@ -80,13 +81,18 @@ def run_plain(loaded: LoadedModel, document: np.ndarray) -> PlainRun:
         )
     return PlainRun(
         {layer: _on_cpu(a[0]) for layer, a in zip(anatomy.attended, attentions, strict=True)},
-        [*(_on_cpu(h[0]) for h in out.hidden_states[: anatomy.n_layers]), _on_cpu(last[0][0])],
+        [_stream(anatomy, h) for h in (*out.hidden_states[: anatomy.n_layers], last[0])],
         {
             layer: z.unflatten(-1, (anatomy.n_heads, anatomy.d_value))
             for layer, z in zip(anatomy.attended, inputs, strict=True)
         },
         _nll(out.logits[0], given["input_ids"][0]) if anatomy.causal else None,
     )
+
+
+def _stream(anatomy: Anatomy, hidden: Tensor) -> Tensor:
+    """The residual stream of the one document, (T, D); of several streams, (S, 1, T, D), all side by side."""
+    return _on_cpu(hidden[0] if anatomy.n_streams == 1 else hidden[:, 0].transpose(0, 1).flatten(1))
 
 
 def _given(loaded: LoadedModel, document: np.ndarray) -> dict[str, Any]:

@@ -263,7 +263,9 @@ class BatchRecord:
         return torch.einsum("thd,hdk->tk", heads.float(), record.probe.weights)
 
     def residual(self, layer: int, hidden: Tensor) -> None:
-        """The residual stream (B, T, D) before layer `layer`."""
+        """The residual stream (B, T, D) before layer `layer`; of several streams (S, B, T, D), all side by side."""
+        if self.anatomy.n_streams > 1:
+            hidden = hidden.permute(1, 2, 0, 3).flatten(2)
         for span, row in zip(self.spans, hidden, strict=True):
             at = Place(self.model_name, layer, document=span.document)
             selfcheck.check_finite(row[span.start : span.stop], "residual stream", at)

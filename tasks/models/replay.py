@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from storage.errors import UsageError
+from storage.errors import ModelError, UsageError
 from tasks.models import tap
 from tasks.models.families import Anatomy
 from tasks.models.given import Held
@@ -66,6 +66,12 @@ class Replayer:
 
         Raises ModelError for a model that predicts no next token.
         """
+        if loaded.anatomy.kind.shares_values:
+            raise ModelError(
+                "layers that compute keys and values of their own, to begin a replay at",
+                got=f"{loaded.anatomy.kind.name}, whose later layers reuse those of earlier ones",
+                where=loaded.name,
+            )
         for name, size in (("query block", query_block), ("batch of tokens", batch_tokens)):
             if size < 1:
                 raise UsageError(f"a {name} of at least 1", got=str(size))

@@ -47,6 +47,10 @@ class Family:
     """The first major version of transformers whose code of it can be captured."""
     sinks: str | None = None
     """Attribute of the attention module with one learned sink logit a head."""
+    streams: str = ""
+    """What the configuration calls its number of residual streams; empty where there is one."""
+    shares_values: bool = False
+    """Later layers reuse the keys and values of an earlier one, and have no projection of their own for them."""
     hybrid: bool = False
     """Some layers have no attention: the configuration says which (attended.py)."""
     gate: str = ""
@@ -150,6 +154,8 @@ def _rms_families() -> Iterator[Family]:
     yield _llama_like("gemma", "Gemma", "Gemma 2B and 7B")
     yield _llama_like("gemma2", "Gemma 2", "Gemma 2", **_POST)
     yield _llama_like("gemma3_text", "Gemma 3", "Gemma 3 (text)", **_POST)
+    streams: dict[str, Any] = {"streams": "altup_num_inputs", "shares_values": True, "since": 5}
+    yield _llama_like("gemma3n_text", "Gemma 3n", "Gemma 3n (text)", **_POST, **streams)
     yield _llama_like("gpt_oss", "GPT-OSS", "gpt-oss-20b", sinks="sinks")
     yield _llama_like("phi3", "Phi-3", "Phi-3, Phi-3.5-mini, Phi-4", value="qkv_proj", layout="last")
     yield _llama_like("glm", "GLM", "GLM-4-9B")
@@ -248,10 +254,6 @@ FAMILIES: Mapping[str, Family] = {
 _NO_ATTENTION = "its layers have no attention matrix"
 _TWO_PARTS = "an encoder and a decoder with attention between them, not one stack"
 _TEXT_PART = "text and images in one model; capture its text model alone"
-_SHARED = (
-    "later layers have no values of their own but those of an earlier one, and four residual streams (AltUp) are mixed "
-    "anew before each layer, so that none is what attention adds to"
-)
 
 REFUSED: Mapping[str, str] = {
     "mamba": _NO_ATTENTION,
@@ -260,7 +262,6 @@ REFUSED: Mapping[str, str] = {
     "rwkv": _NO_ATTENTION,
     "xlstm": _NO_ATTENTION,
     "gemma3n": _TEXT_PART,
-    "gemma3n_text": _SHARED,
     "gemma4_text": "heads of its global layers differ in width from the others, and later layers may reuse values",
     "gemma3": _TEXT_PART,
     "llava": _TEXT_PART,

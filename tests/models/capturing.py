@@ -95,7 +95,12 @@ def plain(model: nn.Module, projections: Mapping[int, nn.Module], ids: np.ndarra
         attentions = [attentions[layer] for layer in projections]
     assert len(attentions) == len(projections)
     last = out.logits[0] if causal else out.last_hidden_state[0]
-    return Plain(last, [a[0] for a in attentions], [h[0] for h in out.hidden_states], outputs)
+    return Plain(last, [a[0] for a in attentions], [_stream(h) for h in out.hidden_states], outputs)
+
+
+def _stream(hidden: Tensor) -> Tensor:
+    """(T, D) of (1, T, D); of several streams (S, 1, T, D) the numbers of a token side by side, (T, S D)."""
+    return hidden[0] if hidden.ndim == 3 else torch.cat(list(hidden[:, 0]), dim=-1)
 
 
 def inputs(ids: np.ndarray, causal: bool) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from tasks.models.interventions import (
 )
 from tasks.models.loading import LoadedModel
 from tasks.models.table import FALLBACK, FAMILIES
-from tests.families import DECODERS, tokens
+from tests.families import REPLAYABLE, tokens
 from tests.models.capturing import assert_near, tiny
 from tests.models.replaying import captured, losses, replayer, starts
 
@@ -75,7 +75,7 @@ def everything_masked(loaded: LoadedModel) -> list[Condition]:
     return ways
 
 
-@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize("name", REPLAYABLE)
 def test_what_changes_nothing_changes_no_loss(name: str) -> None:
     loaded = tiny(name)
     documents = captured(loaded, IDS)
@@ -84,7 +84,7 @@ def test_what_changes_nothing_changes_no_loss(name: str) -> None:
     assert torch.equal(losses(list(run.run(0, starts(documents, IDS, 0), [nothing(loaded)]))), clean)
 
 
-@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize("name", REPLAYABLE)
 def test_masking_everything_leaves_the_bias_alone(name: str) -> None:
     loaded = tiny(name)
     documents = captured(loaded, IDS)
@@ -125,7 +125,7 @@ def broken(loaded: LoadedModel) -> Condition:
     return (*(Perturb(layer, noise) for layer in range(loaded.anatomy.n_layers)), *scaled)
 
 
-@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize("name", REPLAYABLE)
 def test_restoring_everything_gives_the_clean_loss_exactly(name: str) -> None:
     loaded = tiny(name)
     run, given = replayer(loaded), starts(captured(loaded, IDS), IDS, 0)
@@ -136,7 +136,7 @@ def test_restoring_everything_gives_the_clean_loss_exactly(name: str) -> None:
     assert (damaged - want).abs().max() > 1e-2
 
 
-@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize("name", REPLAYABLE)
 def test_each_part_restored_alone_is_what_ran(name: str) -> None:
     """A clean run in which a part's clean values are put back is the clean run, and zeros in their place are not."""
     loaded = tiny(name)
@@ -174,7 +174,7 @@ def layers_of(loaded: LoadedModel, part: str) -> list[int]:
     return layers
 
 
-ADDITIVE = [name for name in DECODERS if not FAMILIES[family(name)].hybrid and name not in UNLIKE]
+ADDITIVE = [name for name in REPLAYABLE if not FAMILIES[family(name)].hybrid and name not in UNLIKE]
 """Where each layer adds what attention and MLP give to the residual stream."""
 
 

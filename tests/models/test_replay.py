@@ -20,12 +20,12 @@ from tasks.models.interventions import (
     ScaleHeads,
 )
 from tasks.models.replay import Start
-from tests.families import DECODERS, tokens
+from tests.families import REPLAYABLE, tokens
 from tests.models.capturing import assert_near, tiny
 from tests.models.replaying import captured, losses, replayer, starts
 
 
-@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize("name", REPLAYABLE)
 def test_a_replay_from_any_layer_gives_the_full_passs_loss(name: str) -> None:
     loaded, ids = tiny(name), tokens(29, 7, 18)
     documents = captured(loaded, ids)
@@ -126,6 +126,11 @@ def test_what_lies_inside_a_familys_own_attention_is_refused_by_name(name: str, 
     for intervention in within:
         with pytest.raises(ModelError, match=f"got {called}, which computes attention inside its own module"):
             list(replayer(loaded).run(0, given, [(intervention,)]))
+
+
+def test_layers_that_reuse_keys_and_values_are_refused_by_name() -> None:
+    with pytest.raises(ModelError, match="to begin a replay at, got Gemma 3n, whose later layers reuse those"):
+        replayer(tiny("gemma3n_text"))
 
 
 def test_layers_without_attention_and_parts_that_are_not_there_are_refused() -> None:

@@ -39,7 +39,9 @@ def made(whole: Path) -> Made:
     return Made(str(whole / "runs"), capture)
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt2", "gpt_neox", "gemma2", "mistral-window", "gpt_oss", "phi"])
+@pytest.mark.parametrize(
+    "name", ["llama", "gpt2", "gpt_neox", "gemma2", "gemma3n_text", "mistral-window", "gpt_oss", "phi"]
+)
 def test_a_right_store_passes(name: str, tmp_path: Path) -> None:
     made = make(tmp_path, name)
     rerun = rerun_sample(made.runs, made.capture, 3, seed=1)
