@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -55,13 +55,18 @@ class ConfigShape:
         ModelError names the size that is missing or is no size, and `where`, the file.
         """
         inner = config.get("text_config") or config
+        if isinstance(inner, Mapping) and isinstance(widths := inner.get("intermediate_size"), list):  # one a layer
+            inner = {
+                **inner,
+                "intermediate_size": max([_size("intermediate_size", n, 1, where) for n in widths] or [0]),
+            }
         if not isinstance(inner, Mapping):
             raise ModelError("an object for 'text_config' in the model's configuration", got=repr(inner), where=where)
 
         def size(*names: str, default: int | None = None, least: int = 1) -> int:
             for name in names:
-                if (value := inner.get(name)) is not None:  # a list has one for each layer (Gemma 3n)
-                    return max(_size(name, each, least, where) for each in _each(value))
+                if inner.get(name) is not None:
+                    return _size(name, inner[name], least, where)
             if default is None:
                 raise ModelError(
                     f"'{names[0]}' in the model's configuration",
@@ -112,10 +117,6 @@ def _n_kv_heads(config: Mapping[str, Any], heads: int) -> int | None:
             return heads
         case _:
             return None
-
-
-def _each(value: Any) -> Sequence[Any]:
-    return value if isinstance(value, list) and value else [value]
 
 
 def _size(name: str, value: Any, least: int, where: str) -> int:
