@@ -160,7 +160,7 @@ def _running(arguments: tuple[str, ...], home: Path, cwd: Path) -> Iterator[subp
     )
     try:
         deadline = time.monotonic() + 180
-        while not list(cwd.rglob("manifest/shards/*.json")):
+        while not list(cwd.glob("runs/*/manifest/shards/*.json")):
             assert started.poll() is None and time.monotonic() < deadline, started.communicate()
             time.sleep(0.05)
         yield started
