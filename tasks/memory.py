@@ -15,7 +15,7 @@ from tasks.estimates import ConfigShape, memory_peak
 SHARE = 0.5
 """Of the device's memory, what one batch and the model may take: the rest is the system's, and other runs'."""
 BATCHES = {"cpu": (1024, 512, 256), "mps": (4096, 2048, 1024, 512, 256), "cuda": (16384, 8192, 4096, 2048, 1024, 512)}
-"""Tokens of a batch, the most first. On CPUs more than 1,024 brings nothing: two windows fill the cores."""
+"""Tokens of a batch, the most first. On CPUs two windows of 512 are what captures were measured with."""
 _CGROUP = Path("/sys/fs/cgroup/memory.max")
 
 
