@@ -20,6 +20,7 @@ COMMON: dict[str, Any] = {
 }
 GQA: dict[str, Any] = {**COMMON, "intermediate_size": 48, "num_key_value_heads": 2}
 MIXTURE: dict[str, Any] = {"num_local_experts": 4, "num_experts_per_tok": 2}
+MOSTLY_WINDOWS = ["sliding_attention", "sliding_attention", "full_attention"]
 EXPERTS: dict[str, Any] = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
 
 

@@ -16,12 +16,11 @@ import transformers
 from torch import nn
 
 from tasks.models.table import FAMILIES
-from tests.configurations import COMMON, EXPERTS, GQA, MIXTURE, VOCABULARY, configured
+from tests.configurations import COMMON, EXPERTS, GQA, MIXTURE, MOSTLY_WINDOWS, VOCABULARY, configured
 from tests.hybrids import HYBRIDS
 
 # RoBERTa gives the padding token no position: it must not be among the tokens of a document
 _PAD_LAST = {**COMMON, "vocab_size": 62, "pad_token_id": 61, "max_position_embeddings": 64 + 62}
-_MOSTLY_WINDOWS = ["sliding_attention", "sliding_attention", "full_attention"]
 _ROUTED: dict[str, Any] = {
     "n_routed_experts": 4,
     "num_experts_per_tok": 2,
@@ -128,7 +127,7 @@ CONFIGS: dict[str, Callable[[], Any]] = {
     "glm4": lambda: configured("Glm4Config", **GQA, head_dim=8),
     "glm4_moe": lambda: configured("Glm4MoeConfig", **GQA, **_ROUTED, head_dim=8),
     "cohere": lambda: configured("CohereConfig", **GQA, use_qk_norm=True, logit_scale=0.5),
-    "cohere2": lambda: configured("Cohere2Config", **GQA, sliding_window=6, layer_types=_MOSTLY_WINDOWS),
+    "cohere2": lambda: configured("Cohere2Config", **GQA, sliding_window=6, layer_types=MOSTLY_WINDOWS),
     "granite": lambda: configured(
         "GraniteConfig", **GQA, residual_multiplier=0.4, attention_multiplier=0.3, logits_scaling=2.0
     ),
@@ -140,7 +139,7 @@ CONFIGS: dict[str, Callable[[], Any]] = {
     "helium": lambda: configured("HeliumConfig", **GQA, head_dim=8),
     "smollm3": lambda: configured("SmolLM3Config", **GQA, no_rope_layers=[1, 0, 1]),
     "ernie4_5": lambda: configured("Ernie4_5Config", **GQA, head_dim=8, use_bias=True),
-    "exaone4": lambda: configured("Exaone4Config", **GQA, sliding_window=6, layer_types=_MOSTLY_WINDOWS),
+    "exaone4": lambda: configured("Exaone4Config", **GQA, sliding_window=6, layer_types=MOSTLY_WINDOWS),
     "arcee": lambda: configured("ArceeConfig", **GQA),
     "seed_oss": lambda: configured("SeedOssConfig", **GQA, head_dim=8),
     "hunyuan_v1_dense": lambda: configured("HunYuanDenseV1Config", **GQA, head_dim=8),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tests.configurations import EXPERTS, GQA, MIXTURE, configured
+from tests.configurations import EXPERTS, GQA, MIXTURE, MOSTLY_WINDOWS, configured
 
 _SOME = ["linear_attention", "full_attention", "linear_attention"]
 _DELTA: dict[str, Any] = {
@@ -30,7 +30,7 @@ HYBRIDS: dict[str, Callable[[], Any]] = {
         **{**GQA, **EXPERTS},
         head_dim=8,
         sliding_window=6,
-        layer_types=_MOSTLY_WINDOWS,
+        layer_types=MOSTLY_WINDOWS,
         num_dense_layers=1,
         num_shared_experts=1,
     ),
