@@ -5,7 +5,7 @@ from __future__ import annotations
 from prefect import flow
 
 from flows.config import CaptureConfig
-from flows.engine import cores
+from flows.engine import use_all_cores
 from flows.outcome import Outcome, Work, remember
 from flows.progress import work
 from flows.steps import capture_block, finish_capture_step, finish_or_raise, run_shards, threads
@@ -38,16 +38,10 @@ def capture_run(capture: CaptureConfig = CaptureConfig(), runs: str = "runs") ->
     failures: dict[int, Exception] = {}
     if left:
         tokens = sum(lengths[doc] for shard in left for doc in prepared.record["shards"][shard])
-        _use_all_cores()
+        use_all_cores()
         with work("capture", tokens, "tokens"):
             failures = run_shards(capture_block, left, _ONE_DEVICE, runs=runs, capture=name)
     finish_or_raise(lambda: finish_capture_step(runs, name), "the capture", name, total, failures)
     done = Work("capture", total, total - len(left))
     remember(runs, name, done)
     return Outcome(name, (done,))
-
-
-def _use_all_cores() -> None:
-    import torch
-
-    torch.set_num_threads(cores())

@@ -74,7 +74,9 @@ class RunSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     runs: str = Field("runs", description="The folder of runs")
-    stages: tuple[str, ...] | None = Field(None, description="The stages to do, in order; all by default")
+    stages: tuple[str, ...] | None = Field(
+        None, description="The stages to do, in order, or all; by default those that need no model"
+    )
     seed: StrictInt = Field(0, ge=0, description="The seed of everything that is drawn; 0 or more")
     workers: Annotated[StrictInt, Field(ge=1)] | None = Field(
         None, description="Shards of a stage worked on at once; the cores by default"
@@ -91,7 +93,7 @@ class RunSettings(BaseModel):
                 "names of stages",
                 got=f"'{value}'",
                 where="stages",
-                remedy="Leave it out for all; `theodolite capture` does none.",
+                remedy="Leave it out for those that need no model; `theodolite capture` does none.",
             )
         return names
 

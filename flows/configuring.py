@@ -15,11 +15,14 @@ from flows.config import CaptureConfig, Config
 from storage.errors import UnknownName, UsageError
 from tasks.chosen import Chosen
 from tasks.parameters import stage_parameters
-from tasks.registry import stage, stages
+from tasks.registry import stage, stages, store_stages
 from tasks.stage import require_kinds
 
 DEFAULT = "default"
 """The preset of `theodolite run` with no arguments."""
+
+ALL_STAGES = "all"
+"""In place of stages' names: every one, those too that run the model again."""
 
 
 def configure(source: str | None, options: Mapping[str, Mapping[str, Any]], changes: Sequence[str]) -> Config:
@@ -100,8 +103,10 @@ def stage_changes(changes: Iterable[str]) -> dict[str, dict[str, str]]:
 
 
 def chosen_stages(config: Config) -> tuple[str, ...]:
-    """The stages that the run does, in the order given; all, in the registry's order, by default."""
-    return config.run.stages if config.run.stages is not None else tuple(stages())
+    """The stages that the run does, in the order given; by default those that need the store alone; `all`: all."""
+    if config.run.stages == (ALL_STAGES,):
+        return tuple(stages())
+    return config.run.stages if config.run.stages is not None else store_stages()
 
 
 def check_stages(config: Config, where: str) -> None:

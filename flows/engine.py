@@ -46,6 +46,13 @@ def stage_workers(asked: int | None) -> int:
     return min(asked or cores(), cores())
 
 
+def use_all_cores() -> None:
+    """Give what runs the model every core, whatever a stage before it took."""
+    import torch
+
+    torch.set_num_threads(cores())
+
+
 def set_environment(*, verbose: bool) -> None:
     """Keep Prefect and transformers quiet and off the network; what the user set stays. Before either is imported."""
     for name, value in (_OFFLINE if verbose else _OFFLINE | _QUIET).items():

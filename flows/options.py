@@ -67,7 +67,9 @@ def _place(*names: str, text: str, **more: Any) -> Any:
 
 
 Runs = Annotated[str | None, _place("--runs", metavar="WHERE", text="The folder of runs; runs.")]
-Stages = Annotated[str | None, _place("--stages", metavar="A,B", text="The stages, in order; all.")]
+Stages = Annotated[
+    str | None, _place("--stages", metavar="A,B", text="The stages, in order, or all; those that need no model.")
+]
 Set = Annotated[
     list[str] | None,
     _place("--set", metavar="STAGE.PARAMETER=VALUE", text="A stage's parameter. Repeatable."),

@@ -8,12 +8,13 @@ from prefect import flow
 from pydantic import NonNegativeInt, PositiveInt
 
 from flows.captures import pick_capture
-from flows.engine import stage_workers
+from flows.engine import stage_workers, use_all_cores
 from flows.outcome import Outcome, Work, remember
-from flows.progress import work
+from flows.progress import waiting, work
 from flows.steps import finish_or_raise, finish_stage_step, run_shards, stage_block, threads
 from tasks.prepared import Prepared
-from tasks.stage import prepare_stage, stage_parts_left
+from tasks.registry import stage as declared
+from tasks.stage import open_replay, prepare_stage, stage_parts_left
 
 
 @flow(name="stage", task_runner=threads(1), persist_result=False, retries=0)
@@ -33,9 +34,11 @@ def stage_run(
         parameters: the stage's parameters that differ from their defaults.
         runs: the folder of runs.
         seed: the seed of everything that is drawn.
-        workers: shards worked on at once; the cores by default.
+        workers: shards worked on at once; the cores by default. Of a stage that runs the model again it is one, since
+            the device, or all cores, belong to it.
 
-    Raises UsageError before any work; IncompleteRun where some shards failed.
+    Raises UsageError before any work, ModelError or ForeignStore where the model cannot run again; IncompleteRun where
+    some shards failed.
     """
     name = pick_capture(runs, capture)
     key = prepare_stage(runs, name, stage, parameters or {}, seed)
@@ -45,9 +48,18 @@ def stage_run(
     if left:
         documents = sum(len(prepared.record["shards"][shard]) for shard in left)
         arguments = {"runs": runs, "capture": name, "stage": stage, "key": key}
+        at_once = _ready(runs, name) if declared(stage).needs_model else stage_workers(workers)
         with work(stage, documents, "documents"):
-            failures = run_shards(stage_block, left, stage_workers(workers), **arguments)
+            failures = run_shards(stage_block, left, at_once, **arguments)
     finish_or_raise(lambda: finish_stage_step(runs, name, stage, key), f"stage {stage}", name, total, failures)
     done = Work(stage, total, total - len(left))
     remember(runs, name, done)
     return Outcome(name, (done,))
+
+
+def _ready(runs: str, capture: str) -> int:
+    """Load the captured model before any shard, so that what is wrong with it is told once; how many shards at once."""
+    use_all_cores()
+    with waiting("loading the model"):
+        open_replay(runs, capture)
+    return 1

@@ -142,6 +142,20 @@ class Layout:
         """The arrays that a shard hands to the stage's `combine`."""
         return f"{self.capture}/partials/{stage}/{key[:KEY_DIGITS]}/part-{part}.safetensors"
 
+    def checkpoint_records_root(self, stage: str, key: str) -> str:
+        return f"{self.stage_folder(stage, key)}/checkpoints"
+
+    def checkpoint_record(self, stage: str, key: str, part: str, name: str) -> str:
+        """What says that the piece `name` of a part under way is done."""
+        return f"{self.checkpoint_records_root(stage, key)}/{part}-{name}.json"
+
+    def checkpoints_root(self, stage: str, key: str) -> str:
+        return f"{self.capture}/partials/{stage}/{key[:KEY_DIGITS]}/checkpoints"
+
+    def checkpoint(self, stage: str, key: str, part: str, name: str) -> str:
+        """The arrays of a piece of a part under way, until the stage is done."""
+        return f"{self.checkpoints_root(stage, key)}/{part}-{name}.safetensors"
+
     def lock(self, name: str) -> str:
         return f"{self.capture}/locks/{name}.lock"
 

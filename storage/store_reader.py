@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
@@ -163,8 +163,13 @@ class ShardReader:
                 "a shard's documents", got=f"no {error}", where=self._folder.where(zarr_json(""))
             ) from error
 
-    def layer(self, layer: int, kinds: Sequence[str] = ("attention", "value")) -> Iterator[DocumentLayer]:
-        """One layer of every document in order; a batch of it is in memory at a time.
+    def layer(
+        self,
+        layer: int,
+        kinds: Sequence[str] = ("attention", "value"),
+        documents: Collection[int] | None = None,
+    ) -> Iterator[DocumentLayer]:
+        """One layer of every document, or of those named, in order; a batch of it is in memory at a time.
 
         Attention is read where it is stored and rebuilt where query and key are. Raises UsageError (a layer that is not
         there, or not kept), UnknownName (a kind that the store does not offer), and, naming the file, MissingPart or
@@ -175,16 +180,26 @@ class ShardReader:
                 offered = sorted(self.shape.offered)
                 raise UnknownName.among("stored kind of tensor", kind, offered, where=f"shard {self.index}")
             self.shape.index(kind, layer)
-        return self._documents(layer, kinds)
+        return self._documents(layer, kinds, set(self.documents if documents is None else documents))
 
-    def _documents(self, layer: int, kinds: Sequence[str]) -> Iterator[DocumentLayer]:
+    def document(self, doc: int, layer: int, kinds: Sequence[str] = ("attention", "value")) -> DocumentLayer:
+        """One layer of one document; of the store, its batch is read. Raises what `layer` does, and UnknownName."""
+        self._part(doc)
+        return next(self.layer(layer, kinds, (doc,)))
+
+    def _documents(self, layer: int, kinds: Sequence[str], wanted: Collection[int]) -> Iterator[DocumentLayer]:
         start, kept = 0, list(dict.fromkeys(behind for kind in kinds for behind in self.shape.behind(kind)))
         terms = self._terms(layer) if self.shape.rebuilt & set(kinds) else None
         for batch, count in enumerate(self._batches):
+            if not set(wanted) & set(self.documents[start : start + count]):
+                start += count
+                continue
             documents, lengths = self.documents[start : start + count], self.lengths[start : start + count]
             arrays = {kind: self._kind(batch, layer, kind) for kind in kept}
             offsets = {kind: [0, *accumulate(self.shape.steps(kind, lengths))] for kind in kept}
             for k, (doc, length) in enumerate(zip(documents, lengths, strict=True)):
+                if doc not in wanted:
+                    continue
                 found, read = DocumentLayer(doc, layer, length, shape=self.shape), dict[str, torch.Tensor]()
                 for kind in kept:
                     part = slice(offsets[kind][k], offsets[kind][k + 1])

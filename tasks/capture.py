@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import time
 from contextlib import contextmanager
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,11 +15,11 @@ from storage.tensors import Chunk, ShardWriter, StoreShape, model_moves, write_m
 from tasks.background import Pipeline
 from tasks.chosen import Chosen
 from tasks.identity import blocks
+from tasks.loaded import captured_model
 from tasks.models.kept import Kept
-from tasks.models.loading import LoadedModel, load_model, pick_device
+from tasks.models.loading import LoadedModel
 from tasks.models.rebuilding import rebuild_of, sink_logits
 from tasks.models.run import TapSettings, capture_batch, listen
-from tasks.models.sources import resolve_captured
 from tasks.planning import read_windows
 from tasks.prepared import Prepared
 from tasks.progress import Progress, emit
@@ -46,7 +44,7 @@ def capture_shards(runs: str, capture: str, shards: Sequence[int]) -> list[int]:
     Raises CaptureCheckError, naming model, layer, document and row, where an identity of attention does not hold.
     """
     prepared = Prepared.open(runs, capture)
-    loaded = _loaded(prepared)
+    loaded = captured_model(prepared)
     shape = store_shape(loaded, prepared.settings)
     _publish_model(prepared, loaded, shape)
     documents = read_windows(prepared.fs, prepared.layout)
@@ -66,28 +64,9 @@ def _publish_shard(prepared: Prepared, shard: int, compute: Any) -> bool:
     return publish_once(prepared.fs, layout, layout.shard_record(shard), f"shard-{shard:05d}", compute)
 
 
-@lru_cache(maxsize=1)
-def _load(name: str, dtype: str, device: str, digest: str) -> LoadedModel:
-    remedy = "The model's files changed since the capture was prepared; run again to capture the new ones."
-    loaded = load_model(resolve_captured(name, digest, remedy), dtype, device)
-    # A model and its libraries are 400,000 objects, and the collector waits until a quarter as many are new. Set aside,
-    # it soon finds what each shard leaves behind (JSON encoders are cycles), and looks at a shard's own objects alone.
-    gc.collect()
-    gc.freeze()
-    gc.collect()  # so that it counts anew
-    return loaded
-
-
-def _loaded(prepared: Prepared) -> LoadedModel:
-    """The capture's model, kept in this process from one shard to the next."""
-    settings = prepared.settings
-    device = pick_device(settings["device"])
-    return _load(settings["model"], settings["dtype"], device, prepared.record["ingredients"]["model_digest"])
-
-
 def warm_up(runs: str, capture: str) -> None:
     """Load the capture's model and touch every weight, so that what follows measures capture alone."""
-    for weight in _loaded(Prepared.open(runs, capture)).model.parameters():
+    for weight in captured_model(Prepared.open(runs, capture)).model.parameters():
         weight.sum()
 
 

@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     import numpy as np
 
     from storage.tensors import ActivationStore, ShardReader
+    from tasks.replaying import CapturedReplay
 
     Partial = dict[str, np.ndarray]
+    Once = Callable[[str, Callable[[], Partial]], Partial]
 
 
 class Rows(Protocol):
@@ -38,8 +40,12 @@ class StageContext:
 
     stage_key: str
     seed: int
-    advance: Callable[[int], None] = field(default=lambda _layers: None, compare=False)
-    """Called with the number of (document, layer) pairs just done, for progress."""
+    advance: Callable[[float], None] = field(default=lambda _layers: None, compare=False)
+    """Called with the number of (document, layer) pairs just done, for progress; of a replay, with shares of them."""
+    replay: CapturedReplay | None = field(default=None, compare=False)
+    """The captured model, to run again; None in a stage that needs none."""
+    once: Once = field(default=lambda _name, compute: compute(), compare=False)
+    """once(name, compute): the arrays of a piece of a shard that takes long, kept should the shard be interrupted."""
 
 
 class StageSteps(Protocol):
@@ -100,6 +106,11 @@ def stage(name: str) -> Stage:
     if name not in known:
         raise UnknownName.among("stage", name, known)
     return known[name]
+
+
+def store_stages() -> tuple[str, ...]:
+    """The stages that need the store alone, in order: what a run does unless it is told, since replays cost passes."""
+    return tuple(name for name, declared in stages().items() if not declared.needs_model)
 
 
 @cache

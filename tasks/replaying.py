@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 from storage.errors import ForeignStore, UnknownName, UsageError
 from storage.store_reader import ActivationStore
-from tasks.models.sources import resolve_captured
 from tasks.prepared import Prepared
 
 if TYPE_CHECKING:
     from tasks.models.interventions import Condition
     from tasks.models.replay import Replayed, Replayer, Start
 
-_REMEDY = "Its files changed since. Put them back, or capture the new ones."
+_ROOM = 4
+"""Batches of the capture that one of a replay may be as large as: it keeps no attention."""
 
 
 @dataclass(frozen=True)
@@ -31,21 +31,37 @@ class CapturedReplay:
     """Tokens of a batch of documents and conditions, padding included."""
 
     @classmethod
-    def open(cls, runs: str, capture: str, *, query_block: int = 128, batch_tokens: int = 4096) -> CapturedReplay:
-        """Open a capture's store. Raises UnknownName, MissingPart, DamagedPart or ForeignStore."""
+    def open(
+        cls, runs: str, capture: str, *, query_block: int | None = None, batch_tokens: int | None = None
+    ) -> CapturedReplay:
+        """Open a capture's store. Blocks and batches are the capture's own unless told, and so part of its key.
+
+        Raises UnknownName, MissingPart, DamagedPart or ForeignStore.
+        """
         prepared = Prepared.open(runs, capture)
-        return cls(prepared, ActivationStore.open(prepared.fs, capture), query_block, batch_tokens)
+        store, settings = ActivationStore.open(prepared.fs, capture), prepared.settings
+        block = settings["query_block"] if query_block is None else query_block
+        return cls(prepared, store, block, batch_tokens or _ROOM * settings["batch_tokens"])
 
     @cached_property
     def replayer(self) -> Replayer:
         """The model that was captured. Raises ForeignStore where its files are not those any more, or ModelError."""
-        from tasks.models.loading import load_model, pick_device
+        from tasks.loaded import captured_model
         from tasks.models.replay import Replayer
 
-        settings = self.prepared.settings
-        source = resolve_captured(settings["model"], self.prepared.record["ingredients"]["model_digest"], _REMEDY)
-        loaded = load_model(source, settings["dtype"], pick_device(settings["device"]))
-        return Replayer(loaded, query_block=self.query_block, batch_tokens=self.batch_tokens)
+        self._require_exact()
+        return Replayer(captured_model(self.prepared), query_block=self.query_block, batch_tokens=self.batch_tokens)
+
+    def _require_exact(self) -> None:
+        """A replay must begin where the clean run was, lest the store's rounding count as an intervention's effect."""
+        stored, computed = self.store.shape.dtypes.get("residual"), self.prepared.settings["dtype"]
+        if stored is not None and stored not in ("float32", computed):
+            raise UsageError(
+                f"a residual stream stored in {computed}, as the model computed it",
+                got=stored,
+                where=self.store_name,
+                remedy=f"Capture again with --store-dtype residual={computed}.",
+            )
 
     @cached_property
     def documents(self) -> list[int]:
@@ -76,11 +92,10 @@ class CapturedReplay:
             if wanted.isdisjoint(self.prepared.record["shards"][shard]):
                 continue
             reader = self.store.shard(shard)
-            for found in reader.layer(layer, ("residual",)):
-                if found.doc in wanted:
-                    if found.residual is None:
-                        raise ForeignStore("a residual stream", got="none", where=self.store_name)
-                    yield Start(found.doc, reader.token_ids(found.doc), found.residual)
+            for found in reader.layer(layer, ("residual",), wanted):
+                if found.residual is None:
+                    raise ForeignStore("a residual stream", got="none", where=self.store_name)
+                yield Start(found.doc, reader.token_ids(found.doc), found.residual)
 
     @property
     def store_name(self) -> str:

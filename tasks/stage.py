@@ -12,6 +12,7 @@ from storage.chosen_parts import ALL_HEADS, ALL_POSITIONS
 from storage.errors import IncompleteRun, UsageError
 from storage.layout import FINAL, Layout, shard_part
 from storage.tables import PartWriter
+from tasks.checkpoints import Checkpoints, forget
 from tasks.chosen import Chosen
 from tasks.identity import stage_key
 from tasks.parameters import stage_parameters
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from storage.filesystem import Filesystem
     from storage.tensors import ActivationStore
     from tasks.registry import Partial
+    from tasks.replaying import CapturedReplay
 
 
 class _PartRows:
@@ -74,11 +76,13 @@ def stage_parts_left(runs: str, capture: str, name: str, key: str) -> list[int]:
     return [shard for shard, path in enumerate(paths) if manifest.published(path) is None]
 
 
-def _context(run: StageRun, layers: int) -> StageContext:
-    def advance(pairs: int) -> None:
+def _context(run: StageRun, store: ActivationStore, **more: Any) -> StageContext:
+    layers = len(store.shape.kept_layers)
+
+    def advance(pairs: float) -> None:
         emit(Progress(run.stage, pairs / layers, "documents"))
 
-    return StageContext(run.key, run.seed, advance)
+    return StageContext(run.key, run.seed, advance, **more)
 
 
 def require_kinds(declared: Stage, offered: Collection[str], where: str) -> None:
@@ -118,23 +122,39 @@ def _remedy(missing: Sequence[str]) -> str:
 def run_stage_shards(runs: str, capture: str, name: str, key: str, shards: Sequence[int]) -> list[int]:
     """Do the stage's part of these shards; returns those that were done here and now.
 
-    Runs on one thread whatever the machine, so that the same key gives the same bytes with any number of workers.
+    What reads the store alone runs on one thread whatever the machine, so that the same key gives the same bytes with
+    any number of workers. A replay takes the threads there are, as the capture did.
     """
     import torch
 
     from storage.tensors import ActivationStore
 
-    torch.set_num_threads(1)
     prepared, declared = Prepared.open(runs, capture), stage(name)
+    replay = open_replay(runs, capture) if declared.needs_model else None
+    if replay is None:
+        torch.set_num_threads(1)
     run = StageRun.read(prepared, name, key)
     store = ActivationStore.open(prepared.fs, capture)
     require_kinds(declared, store.shape.offered | store.shape.parts.whole, f"capture {capture}")
     done = []
     for shard in shards:
-        compute = bind(_shard_part, prepared, declared, run, store, shard)
+        compute = bind(_shard_part, prepared, declared, run, store, replay, shard)
         if _publish(prepared, run, shard_part(shard), compute):
             done.append(shard)
     return done
+
+
+def open_replay(runs: str, capture: str) -> CapturedReplay:
+    """The captured model, loaded and ready to run again.
+
+    Raises ForeignStore where its files are not those that were captured, ModelError or UsageError where it, or the
+    store, cannot be replayed: what every shard would meet.
+    """
+    from tasks.replaying import CapturedReplay
+
+    replay = CapturedReplay.open(runs, capture)
+    _ = replay.replayer
+    return replay
 
 
 def _publish(prepared: Prepared, run: StageRun, part: str, compute: Callable[[str], Work]) -> bool:
@@ -144,11 +164,18 @@ def _publish(prepared: Prepared, run: StageRun, part: str, compute: Callable[[st
 
 
 def _shard_part(
-    prepared: Prepared, declared: Stage, run: StageRun, store: ActivationStore, shard: int, staging: str
+    prepared: Prepared,
+    declared: Stage,
+    run: StageRun,
+    store: ActivationStore,
+    replay: CapturedReplay | None,
+    shard: int,
+    staging: str,
 ) -> Work:
     parameters = stage_parameters(declared, run.parameters)
     rows = _PartRows(prepared.fs, staging, declared, prepared.layout.capture, run.key)
-    context = _context(run, len(store.shape.kept_layers))
+    checkpoints = Checkpoints(prepared, run.stage, run.key, shard_part(shard), staging)
+    context = _context(run, store, replay=replay, once=checkpoints.once)
     partial, quality = declared.steps().per_shard(store, store.shard(shard), parameters, context, rows)
     work = Work(quality=quality)
     rows.close(work, prepared.layout, run.key, shard_part(shard))
@@ -182,6 +209,7 @@ def finish_stage(runs: str, capture: str, name: str, key: str) -> bool:
     store = ActivationStore.open(prepared.fs, capture)
     done = _publish(prepared, run, FINAL, bind(_final_part, prepared, declared, run, store))
     mark(prepared, run, "done")
+    forget(prepared, name, key)
     return done
 
 
@@ -191,7 +219,7 @@ def _final_part(prepared: Prepared, declared: Stage, run: StageRun, store: Activ
     combined = reduce(steps.combine, partials)
     rows = _PartRows(fs, staging, declared, layout.capture, run.key)
     parameters = stage_parameters(declared, run.parameters)
-    work = Work(quality=steps.finish(store, combined, parameters, _context(run, len(store.shape.kept_layers)), rows))
+    work = Work(quality=steps.finish(store, combined, parameters, _context(run, store), rows))
     rows.close(work, layout, run.key, FINAL)
     return work
 

@@ -148,7 +148,7 @@ def stage(
     as_json: o.Json = False,
     verbose: o.Verbose = False,
 ) -> None:
-    """Do one stage of a capture from its store: no model is needed."""
+    """Do one stage of a capture from its store; of a stage that runs the model again, with that model."""
     changes = stage_changes(set_ or ())
     stage_parameters(declared(name), changes.pop(name, {}))
     for other in changes:
@@ -158,7 +158,7 @@ def stage(
 
     def first() -> Sequence[str]:
         require_captured(where, pick_capture(where, capture), name)
-        return WITHOUT_MODEL
+        return WITH_MODEL if declared(name).needs_model else WITHOUT_MODEL
 
     def flow() -> Any:
         from flows.stage_run import stage_run
