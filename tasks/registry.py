@@ -96,8 +96,9 @@ class Stage:
 def stages() -> dict[str, Stage]:
     """Every stage by name, in the order in which a full run takes them."""
     from tasks.stages.contributions_declaration import CONTRIBUTIONS
+    from tasks.stages.sink_declaration import SINK
 
-    return {s.name: s for s in (CONTRIBUTIONS,)}
+    return {s.name: s for s in (CONTRIBUTIONS, SINK)}
 
 
 def stage(name: str) -> Stage:

@@ -1,0 +1,71 @@
+"""What stages that run the model again have in common: losses by document and condition, kept and told as they come."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from storage.numbers import written
+
+if TYPE_CHECKING:
+    from storage.store_shape import StoreShape
+    from storage.tensors import ShardReader
+    from tasks.models.interventions import Condition
+    from tasks.registry import Partial, StageContext
+    from tasks.replaying import CapturedReplay
+
+ALL_LAYERS = "all"
+
+
+def replay_of(context: StageContext) -> CapturedReplay:
+    """The captured model of a stage that is declared to need it."""
+    if context.replay is None:
+        raise ValueError("expected a stage that is declared to need the model")
+    return context.replay
+
+
+def label(layers: Sequence[int], shape: StoreShape) -> str:
+    """Layers as the tables name them: `all` those of the model that have attention, or numbers such as 10-19."""
+    return ALL_LAYERS if tuple(layers) == shape.attention_layers else written(frozenset(layers))
+
+
+def losses(
+    context: StageContext,
+    piece: str,
+    layer: int,
+    conditions: Sequence[Condition],
+    documents: Sequence[int],
+    pairs: float,
+) -> np.ndarray:
+    """Losses in nats summed over each document, (documents, conditions) float64, replayed from `layer`.
+
+    A piece of work that is kept should the shard be interrupted. pairs: (document, layer) pairs that one document under
+    one condition counts for in the progress.
+    """
+    done = 0
+
+    def compute() -> Partial:
+        nonlocal done
+        at = {doc: d for d, doc in enumerate(documents)}
+        sums = np.full((len(documents), len(conditions)), np.nan)
+        for one in replay_of(context).run(layer, conditions, documents):
+            sums[at[one.document], one.condition] = one.nll_sum
+            done += 1
+            context.advance(pairs)
+        return {"nll_sum": sums}
+
+    kept = context.once(piece, compute)["nll_sum"]
+    if left := kept.size - done:  # of an earlier try
+        context.advance(pairs * left)
+    return kept
+
+
+def clean_losses(shard: ShardReader, documents: Sequence[int]) -> Mapping[str, Any]:
+    """What the capture's own pass says of these documents: nll_clean_sum (float64) and n_predicted."""
+    clean = [shard.nll(doc)[1:] for doc in documents]
+    return {
+        "nll_clean_sum": np.array([nll.sum(dtype=np.float64) for nll in clean]),
+        "n_predicted": np.array([len(nll) for nll in clean], np.int32),
+    }
