@@ -50,3 +50,67 @@ def token_scores(scores: np.ndarray, window: int | None, causal: bool, reduce: s
         total = sum(abs(s) for s in seen) if absolute else sum(seen)
         result.append(total / len(seen) if reduce == "mean" else total)
     return np.array(result)
+
+
+def kobayashi_norms(oracle: Oracle) -> np.ndarray:
+    """(T, T): ‖Σ_h α ṽ‖."""
+    result = np.zeros((oracle.T, oracle.T))
+    for i in range(oracle.T):
+        for j in oracle.visible(i):
+            result[i, j] = np.linalg.norm(term(oracle, i, j))
+    return result
+
+
+def term(oracle: Oracle, i: int, j: int) -> np.ndarray:
+    """Σ_h α[h,i,j] ṽ[h,i,j], (D,)."""
+    parts = [oracle.attention[h, i, j] * oracle.projected[h, i, j] for h in range(oracle.H)]
+    return np.array(sum(parts))
+
+
+def alti(
+    oracle: Oracle,
+    residual: np.ndarray,
+    bias: np.ndarray | None = None,
+    norm: tuple[str, bool, np.ndarray, float] | None = None,
+) -> np.ndarray:
+    """(T, T); `norm`: output | sum, whether it centres, its weight and eps."""
+    result = np.zeros((oracle.T, oracle.T))
+    for i in range(oracle.T):
+        x = residual[i]
+        real = oracle.output[:, i].sum(0) + (0 if bias is None else bias)
+        if norm is not None and norm[0] == "sum":
+            real = real + x
+
+        def through(part: np.ndarray, real: np.ndarray = real) -> np.ndarray:
+            """The norm with its scale held at the real vector's."""
+            if norm is None:
+                return part
+            _, centres, weight, eps = norm
+            spread = np.var(real) if centres else np.mean(real**2)
+            return np.array(weight * (part - centres * part.mean()) / np.sqrt(spread + eps))
+
+        parts = {}
+        for j in oracle.visible(i):
+            own = x if i == j else np.zeros_like(x)
+            if norm is not None and norm[0] == "sum":
+                parts[j] = through(term(oracle, i, j) + own)
+            else:
+                parts[j] = through(term(oracle, i, j)) + own
+        y = np.array(sum(parts.values()))
+        closer = {j: max(0.0, np.abs(y).sum() - np.abs(y - part).sum()) for j, part in parts.items()}
+        total = sum(closer.values())
+        for j, score in closer.items():
+            result[i, j] = score / total if total > 0 else np.nan
+    return result
+
+
+def rollout(attentions: list[np.ndarray]) -> np.ndarray:
+    """(T, T) of the layers' (H, T, T), the lowest first."""
+    n_tokens = attentions[0].shape[1]
+    result = np.eye(n_tokens)
+    for attention in attentions:
+        mixed = 0.5 * attention.mean(0) + 0.5 * np.eye(n_tokens)
+        for i in range(n_tokens):
+            mixed[i] = mixed[i] / mixed[i].sum()
+        result = mixed @ result
+    return result
