@@ -28,6 +28,9 @@ _AGREES = 1e-5
 _STILL = 1e-3
 """Share of what noise in attention's output does to a layer's output, below which it does nothing."""
 
+_LOUD = 100.0
+"""Noise that rounding of the residual stream is small beside."""
+
 
 def norm_after(anatomy: Anatomy, layer: int) -> Linearised | None:
     """The norm after a layer's attention, its weight (D,) as float32 on the CPU; None for a pre-norm model.
@@ -35,9 +38,7 @@ def norm_after(anatomy: Anatomy, layer: int) -> Linearised | None:
     As `norms_after`, which costs no more for all layers than this for one. Raises UsageError for a layer without
     attention.
     """
-    if layer not in anatomy.attentions:
-        there = ", ".join(map(str, anatomy.attended))
-        raise UsageError("a layer with attention", got=str(layer), where=anatomy.kind.name, remedy=f"It has {there}.")
+    _check(anatomy, layer)
     return _norms(anatomy, (layer,))[layer]
 
 
@@ -52,6 +53,39 @@ def norms_after(anatomy: Anatomy) -> dict[int, Linearised | None]:
     residual, or the norm is neither a LayerNorm nor an RMSNorm.
     """
     return _norms(anatomy, anatomy.attended)
+
+
+@torch.no_grad()
+def output_scale(anatomy: Anatomy, layer: int) -> float:
+    """c where the residual stream, or the norm after attention, is given c times what W_O gives: 1 in most families.
+
+    Granite and Falcon-H1 multiply it, so Σ_h α ṽ is c times what W_O's weights alone say. Told from noise in W_O's
+    output, which arrives multiplied by c in the first thing that it reaches, a norm or what leaves the layer; to four
+    digits in bfloat16. Hooks as in `norms_after`. Raises UsageError for a layer without attention, ModelError for a
+    family in which it is not one number.
+    """
+    _check(anatomy, layer)
+    call = _calls(anatomy)[layer]
+    clean, noisy = _run(anatomy, layer, call), _run(anatomy, layer, call, disturb=_LOUD)
+    assert noisy.noise is not None and clean.output is not None and noisy.output is not None
+    pairs = [(taken, noisy.norms[norm][0]) for norm, (taken, _) in clean.norms.items()]
+    for before, after in (*pairs, (clean.output, noisy.output)):
+        moved = (after - before).float().flatten()
+        if moved.numel() != noisy.noise.numel() or not bool(moved.any()):
+            continue  # Gemma 3n's streams, all of which the norm comes before; or attention does not reach it
+        noise, eps = noisy.noise.float().flatten(), torch.finfo(before.dtype).eps
+        scale = float(moved @ noise / (noise @ noise))
+        if float((moved - scale * noise).norm()) > eps**0.5 * float(noise.norm()):
+            break
+        return 1.0 if abs(scale - 1) <= max(_AGREES, eps / 8) else scale
+    got = f"another change in {anatomy.kind.name}"
+    raise ModelError("attention's output multiplied by one number", got=got, where=f"layer {layer}")
+
+
+def _check(anatomy: Anatomy, layer: int) -> None:
+    if layer not in anatomy.attentions:
+        there = ", ".join(map(str, anatomy.attended))
+        raise UsageError("a layer with attention", got=str(layer), where=anatomy.kind.name, remedy=f"It has {there}.")
 
 
 @torch.no_grad()
@@ -97,6 +131,8 @@ class _Flow:
     """What W_O gave, (1, T, D)."""
     norms: dict[nn.Module, tuple[Tensor, Tensor]] = field(default_factory=dict)
     """The norms that ran after W_O, in order: what each took and gave."""
+    noise: Tensor | None = None
+    """What was added to what W_O gave."""
     read: set[nn.Module] = field(default_factory=set)
     """Those whose output another module took as it was."""
     output: Tensor | None = None
@@ -106,9 +142,9 @@ def _norm(anatomy: Anatomy, layer: int, call: Call) -> Linearised | None:
     clean = _run(anatomy, layer, call)
     if not clean.norms:
         return None
-    noise = _moved(clean, _run(anatomy, layer, call, disturb=True))
+    noise = _moved(clean, _run(anatomy, layer, call, disturb=1))
     for norm, (_, given) in clean.norms.items():
-        held = _run(anatomy, layer, call, disturb=True, hold=(norm, given))
+        held = _run(anatomy, layer, call, disturb=1, hold=(norm, given))
         if _moved(clean, held) <= _STILL * noise:
             return _placed(anatomy, layer, norm, _residual(call), clean)
     return None
@@ -166,17 +202,18 @@ def _in_float32(norm: nn.Module, vectors: Tensor) -> Tensor:
 
 
 def _run(
-    anatomy: Anatomy, layer: int, call: Call, *, disturb: bool = False, hold: tuple[nn.Module, Tensor] | None = None
+    anatomy: Anatomy, layer: int, call: Call, *, disturb: float = 0, hold: tuple[nn.Module, Tensor] | None = None
 ) -> _Flow:
-    """One layer again; W_O's output is disturbed on request, and a norm that is held gives what it is told to."""
+    """One layer again, with noise of `disturb` times its size in W_O's output, and a norm held at what it is told."""
     flow, (args, kwargs) = _Flow(), call
 
     def projection_leaves(_module: nn.Module, _args: Any, output: Tensor) -> Tensor | None:
         flow.attention = output
         if not disturb:
             return None
-        noise = torch.randn(output.shape, generator=torch.Generator().manual_seed(2)).to(output)
-        return output + (1 + output.abs()) * noise
+        random = torch.randn(output.shape, generator=torch.Generator().manual_seed(2)).to(output)
+        flow.noise = disturb * (1 + output.abs()) * random
+        return output + flow.noise
 
     def norm_leaves(module: nn.Module, given: tuple[Any, ...], output: Tensor) -> Tensor | None:
         if flow.attention is None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from storage.errors import ModelError, UsageError
-from tasks.models.after_attention import norm_after, norms_after
+from tasks.models.after_attention import norm_after, norms_after, output_scale
 from tasks.models.families import Anatomy
 from tasks.models.subparts import norms
 from tests.families import DECODERS, ENCODERS, IMAGE_NAMES
@@ -73,6 +73,28 @@ def test_encoders_of_images_norm_before(name: str) -> None:
     assert set(norms_after(tiny(name).anatomy).values()) == {None}
 
 
+SCALED = {"granite": 0.4, "granitemoe": 0.4, "granitemoehybrid": 0.4}
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_how_much_of_attention_is_added(name: str) -> None:
+    anatomy = tiny(name).anatomy
+    assert output_scale(anatomy, anatomy.attended[0]) == pytest.approx(SCALED.get(name, 1.0), rel=1e-5)
+
+
+def test_a_multiplier_of_the_layer_is_seen() -> None:
+    loaded = tiny("falcon_h1")
+    layer: Any = loaded.anatomy.layers[1]
+    layer.attn_out_multiplier = 0.3
+    assert output_scale(loaded.anatomy, 1) == pytest.approx(0.3, rel=1e-5)
+    assert output_scale(tiny("granite", dtype="bfloat16").anatomy, 1) == pytest.approx(0.4, rel=2e-3)
+
+
+def test_a_scale_for_each_dimension_is_refused() -> None:
+    with pytest.raises(ModelError, match="multiplied by one number, got another change in DINOv2, in layer 0"):
+        output_scale(tiny("dinov2").anatomy, 0)
+
+
 def test_each_layer_has_its_own_weight() -> None:
     anatomy = tiny("gemma2").anatomy
     first, last = norm_after(anatomy, 0), norm_after(anatomy, 2)
@@ -127,3 +149,5 @@ def test_another_kind_of_norm_is_refused() -> None:
 def test_a_layer_without_attention_is_refused() -> None:
     with pytest.raises(UsageError, match=r"a layer with attention, got 0, in OLMo Hybrid. It has 1."):
         norm_after(tiny("olmo_hybrid").anatomy, 0)
+    with pytest.raises(UsageError, match="a layer with attention, got 2"):
+        output_scale(tiny("olmo_hybrid").anatomy, 2)
