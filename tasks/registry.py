@@ -96,9 +96,10 @@ class Stage:
 def stages() -> dict[str, Stage]:
     """Every stage by name, in the order in which a full run takes them."""
     from tasks.stages.contributions_declaration import CONTRIBUTIONS
+    from tasks.stages.masking_declaration import MASKING_STAGE
     from tasks.stages.sink_declaration import SINK
 
-    return {s.name: s for s in (CONTRIBUTIONS, SINK)}
+    return {s.name: s for s in (CONTRIBUTIONS, MASKING_STAGE, SINK)}
 
 
 def stage(name: str) -> Stage:

@@ -145,9 +145,9 @@ class MaskingGrid:
             for direction, rate in product(self.directions, self.rates):
                 yield Cell(ranking, direction, layers, rate)
 
-    @property
-    def reads_layer_scores(self) -> bool:
-        return "layer_token" in self.scopes and bool(set(self.scores) & set(LAYER_SCORES))
+    def reads(self, score: str) -> bool:
+        """Whether some ranking is by that score."""
+        return any(ranking.score == score for ranking in self.rankings())
 
 
 def layer_set(text: str, where: str) -> tuple[int, ...] | str:

@@ -6,7 +6,7 @@ layer, so that memory is bounded by one layer of the documents of a batch, howev
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Literal
@@ -17,8 +17,9 @@ from torch import Tensor
 from storage.keys import seed_for
 from tasks.kernels.entry_scores import entry_scores
 from tasks.kernels.layer_scores import Linearised, alti, kobayashi_norms, rollout
+from tasks.kernels.masked import MaskedEntries
 from tasks.kernels.outputs import HeadOutputs, head_outputs
-from tasks.kernels.ranking import entry_ranks, row_ranks, token_ranks, token_scores_of
+from tasks.kernels.ranking import entry_ranks, row_ranks, token_ranks, token_scores_of, undefined_scores
 from tasks.kernels.visibility import Visibility
 from tasks.kernels.weights import LayerWeights
 from tasks.models.given import End, Share
@@ -39,33 +40,35 @@ class ScoredModel:
     weights: Callable[[int], tuple[Tensor, Tensor | None]]
     """Layer → W_O by head (H, d_v, D) and its bias."""
     visibility: Callable[[int], Visibility]
-    norm_after: Callable[[int], Linearised | None]
+    norms: Mapping[int, Linearised | None]
     """Layer → the norm that follows attention, where there is one: `alti` goes through it."""
+    scale: Mapping[int, float]
+    """Layer → what the layer multiplies attention's output by; `alti` adds it to the residual stream."""
 
 
 class Rankings:
     """Rankings of every document and layer, by what a clean pass gave.
 
-    read(document, layer): attention, value, gate and, for `alti`, residual. seed: what random rankings are drawn from,
-    beside document, layer, scope and draw. lengths(document): its tokens.
+    read(document, layer): attention, value, gate and, for `alti`, residual. length(document): its tokens. seed: what
+    random rankings are drawn from, beside document, layer, scope and draw.
     """
 
     def __init__(
         self,
         model: ScoredModel,
         read: Callable[[int, int], DocumentLayer],
-        lengths: Callable[[int], int],
+        length: Callable[[int], int],
         n_heads: int,
-        seed: tuple[str | int, ...],
+        seed: int,
     ) -> None:
-        self._model, self._read, self._lengths, self._n_heads, self._seed = model, read, lengths, n_heads, seed
+        self._model, self._read, self._length, self._n_heads, self._seed = model, read, length, n_heads, seed
         self._layer = -1
         self._made: dict[tuple[int, Ranking], Ranks] = {}
         self._outputs: dict[int, tuple[DocumentLayer, HeadOutputs]] = {}
         self._rollouts: dict[int, tuple[int, Tensor]] = {}
         self._weights = cache(lambda layer: LayerWeights.of(model.weights(layer)[0]))
-        self.undefined: dict[tuple[int, int, Ranking], int] = {}
-        """(document, layer, ranking) → candidates whose score is NaN, which rank as 0."""
+        self._undefined: dict[tuple[int, int, Ranking], int] = {}
+        self._masked: dict[tuple[int, int, Ranking], MaskedEntries] = {}
 
     def of(self, document: int, layer: int, ranking: Ranking) -> Ranks:
         """Ranks of a document's candidates: (H, T, T) of entries and rows, (H, T) of tokens, (T,) of layer_token."""
@@ -76,7 +79,30 @@ class Rankings:
         key = document, ranking.canonical()
         if key not in self._made:
             self._made[key] = self._random(*key) if ranking.score == RANDOM else self._scored(*key)
+            self._masked[document, layer, key[1]] = self._entries_behind(*self._made[key], key[1].scope)
         return self._made[key]
+
+    @property
+    def undefined(self) -> int:
+        """Candidates of all rankings since `forget` whose score is 0/0, and which rank as 0."""
+        return sum(self._undefined.values())
+
+    def masked(self, document: int, layers: Sequence[int], ranking: Ranking, rate: float, end: End) -> float:
+        """The share of visible entries, of the queries that count, whose value goes, over heads and these layers."""
+        counts = [self._masked[document, layer, ranking.canonical()] for layer in layers]
+        gone = sum(count.gone(rate, highest=end == "highest") for count in counts)
+        return gone / max(1, sum(count.entries for count in counts))
+
+    def forget(self) -> None:
+        """Begin to count anew."""
+        self._undefined.clear()
+        self._masked.clear()
+
+    def _entries_behind(self, ranks: Tensor, sizes: Tensor, scope: str) -> MaskedEntries:
+        visibility = self._model.visibility(self._layer)
+        if scope in ("entry", "row"):
+            return MaskedEntries.of_entries(sizes, ranks.shape[-1], visibility)
+        return MaskedEntries.of_tokens(ranks.view(-1, ranks.shape[-1]), sizes.view(-1, 1), visibility)
 
     def _scored(self, document: int, ranking: Ranking) -> Ranks:
         visibility, absolute = self._model.visibility(self._layer), ranking.sign == "absolute"
@@ -97,16 +123,18 @@ class Rankings:
         return self._tokens(document, ranking, by_key)
 
     def _tokens(self, document: int, ranking: Ranking, scores: Tensor) -> Ranks:
-        ranks, sizes = token_ranks(scores, self._lengths(document), keep_first=ranking.keep_first)
+        ranks, sizes = token_ranks(scores, self._length(document), keep_first=ranking.keep_first)
         return (ranks[0], sizes[0]) if ranking.scope == "layer_token" else (ranks, sizes)
 
     def _count(self, document: int, ranking: Ranking, scores: Tensor) -> None:
-        self.undefined[document, self._layer, ranking] = int(scores.isnan().sum())
+        visibility = self._model.visibility(self._layer)
+        n = undefined_scores(scores, visibility, keep_first=ranking.keep_first)
+        self._undefined[document, self._layer, ranking] = n
 
     def _random(self, document: int, ranking: Ranking) -> Ranks:
         """Random scores in place of the model's, from a seed that names everything that they may depend on."""
-        n, visibility = self._lengths(document), self._model.visibility(self._layer)
-        seed = seed_for(*self._seed, document, self._layer, ranking.scope, ranking.draw)
+        n, visibility = self._length(document), self._model.visibility(self._layer)
+        seed = seed_for(self._seed, document, self._layer, ranking.scope, ranking.draw)
         generator = torch.Generator().manual_seed(seed)
         if ranking.scope in ("entry", "row"):
             scores = torch.rand(self._n_heads, n, n, generator=generator)
@@ -141,13 +169,14 @@ class Rankings:
         if score == "norm":
             return kobayashi_norms(found.attention, found.value, projection, gate=found.gate, visibility=visibility)
         assert found.residual is not None
+        scale = self._model.scale[self._layer]
         return alti(
             found.attention,
             found.value,
-            projection,
+            projection * scale,
             found.residual,
-            bias=bias,
-            linear=self._model.norm_after(self._layer),
+            bias=None if bias is None else bias * scale,
+            linear=self._model.norms[self._layer],
             gate=found.gate,
             visibility=visibility,
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,9 +11,9 @@ from storage.numbers import written
 
 if TYPE_CHECKING:
     from storage.store_shape import StoreShape
-    from storage.tensors import ShardReader
+    from storage.tensors import ActivationStore, ShardReader
     from tasks.models.interventions import Condition
-    from tasks.registry import Partial, StageContext
+    from tasks.registry import Partial, Rows, StageContext
     from tasks.replaying import CapturedReplay
 
 ALL_LAYERS = "all"
@@ -38,11 +38,12 @@ def losses(
     conditions: Sequence[Condition],
     documents: Sequence[int],
     pairs: float,
-) -> np.ndarray:
-    """Losses in nats summed over each document, (documents, conditions) float64, replayed from `layer`.
+    beside: Callable[[], Partial] = dict,
+) -> Partial:
+    """nll_sum: losses in nats summed over each document, (documents, conditions) float64, replayed from `layer`.
 
-    A piece of work that is kept should the shard be interrupted. pairs: (document, layer) pairs that one document under
-    one condition counts for in the progress.
+    A piece of work that is kept should the shard be interrupted, with the arrays that `beside` gives after the replay.
+    pairs: (document, layer) pairs that one document under one condition counts for in the progress.
     """
     done = 0
 
@@ -54,10 +55,10 @@ def losses(
             sums[at[one.document], one.condition] = one.nll_sum
             done += 1
             context.advance(pairs)
-        return {"nll_sum": sums}
+        return {"nll_sum": sums, **beside()}
 
-    kept = context.once(piece, compute)["nll_sum"]
-    if left := kept.size - done:  # of an earlier try
+    kept = context.once(piece, compute)
+    if left := kept["nll_sum"].size - done:  # of an earlier try
         context.advance(pairs * left)
     return kept
 
@@ -69,3 +70,15 @@ def clean_losses(shard: ShardReader, documents: Sequence[int]) -> Mapping[str, A
         "nll_clean_sum": np.array([nll.sum(dtype=np.float64) for nll in clean]),
         "n_predicted": np.array([len(nll) for nll in clean], np.int32),
     }
+
+
+def combine(left: Partial, right: Partial) -> Partial:
+    """Nothing goes beyond a document."""
+    return {}
+
+
+def finish(
+    store: ActivationStore, partial: Partial, parameters: Any, context: StageContext, rows: Rows
+) -> dict[str, int]:
+    """Nothing is summed over documents: sums are for queries to make."""
+    return {}

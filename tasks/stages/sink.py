@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tasks.models.interventions import DropKeys
-from tasks.stages.replays import clean_losses, label, losses
+from tasks.stages.replays import clean_losses, combine, finish, label, losses
 
 if TYPE_CHECKING:
     from storage.tensors import ActivationStore, ShardReader
     from tasks.registry import Partial, Rows, StageContext
     from tasks.stages.sink_declaration import SinkParameters
+
+__all__ = ["combine", "finish", "per_shard"]
 
 _SINK = (0,)
 
@@ -37,20 +39,8 @@ def per_shard(
             {
                 "doc": np.array(shard.documents, np.int32),
                 "layers": named,
-                "nll_sum": sums[:, 0],
+                "nll_sum": sums["nll_sum"][:, 0],
                 **clean_losses(shard, shard.documents),
             },
         )
     return {}, {}
-
-
-def combine(left: Partial, right: Partial) -> Partial:
-    """Nothing goes beyond a document."""
-    return {}
-
-
-def finish(
-    store: ActivationStore, partial: Partial, parameters: SinkParameters, context: StageContext, rows: Rows
-) -> dict[str, int]:
-    """Nothing is summed over documents: sums are the queries'."""
-    return {}
