@@ -75,7 +75,7 @@ def output_scale(anatomy: Anatomy, layer: int) -> float:
             continue  # Gemma 3n's streams, all of which the norm comes before; or attention does not reach it
         noise, eps = noisy.noise.float().flatten(), torch.finfo(before.dtype).eps
         scale = float(moved @ noise / (noise @ noise))
-        if float((moved - scale * noise).norm()) > eps**0.5 * float(noise.norm()):
+        if not float((moved - scale * noise).norm()) <= eps**0.5 * float(noise.norm()):  # NaN too
             break
         return 1.0 if abs(scale - 1) <= max(_AGREES, eps / 8) else scale
     got = f"another change in {anatomy.kind.name}"
