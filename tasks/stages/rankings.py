@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -28,6 +27,8 @@ from tasks.stages.masking_grid import HEAD_SCORES, RANDOM, Ranking
 
 if TYPE_CHECKING:
     from storage.tensors import DocumentLayer
+
+_KEPT_BYTES = 128 * 2**20
 
 Ranks = tuple[Tensor, Tensor]
 """Ranks, 0 the highest and −1 no candidate, and how many candidates are ranked together: what `Share` takes."""
@@ -66,7 +67,7 @@ class Rankings:
         self._made: dict[tuple[int, Ranking], Ranks] = {}
         self._outputs: dict[int, tuple[DocumentLayer, HeadOutputs]] = {}
         self._rollouts: dict[int, tuple[int, Tensor]] = {}
-        self._weights = cache(lambda layer: LayerWeights.of(model.weights(layer)[0]))
+        self._weights = _kept(model.weights)
         self._undefined: dict[tuple[int, int, Ranking], int] = {}
         self._masked: dict[tuple[int, int, Ranking], MaskedEntries] = {}
 
@@ -224,3 +225,19 @@ def _in_layer(ranking: Ranking, layer: int, rate: str, end: End, source: Ranking
     if ranking.scope in ("entry", "row"):
         return MaskEntries(layer, chosen)
     return DropKeys(layer, chosen, by_head=ranking.scope == "token")
+
+
+def _kept(projections: Callable[[int], tuple[Tensor, Tensor | None]]) -> Callable[[int], LayerWeights]:
+    """Inner products of each layer's projection, kept for as many layers as `_KEPT_BYTES` hold: one batch after the
+    other asks for them all, and of a wide model they are larger than its weights."""
+    kept: dict[int, LayerWeights] = {}
+
+    def weights(layer: int) -> LayerWeights:
+        if layer in kept:
+            return kept[layer]
+        found = LayerWeights.of(projections(layer)[0])
+        if (len(kept) + 1) * found.cross.nbytes <= _KEPT_BYTES:
+            kept[layer] = found
+        return found
+
+    return weights
