@@ -107,30 +107,25 @@ class Rankings:
 
     def _scored(self, document: int, ranking: Ranking) -> Ranks:
         visibility, absolute = self._model.visibility(self._layer), ranking.sign == "absolute"
+        by_head = ranking.score in HEAD_SCORES
+        scores = (
+            self._entries(document, ranking.score) if by_head else self._layer_scores(document, ranking.score)[None]
+        )
+        n = undefined_scores(scores, visibility, keep_first=ranking.keep_first)
+        self._undefined[document, self._layer, ranking] = n
+        if n:  # what is written where a head writes nothing is nothing: it must not hide what a key does elsewhere
+            scores = scores.nan_to_num(0)
         if ranking.scope in ("entry", "row"):
-            scores = self._entries(document, ranking.score)
-            self._count(document, ranking, scores)
             rank = entry_ranks if ranking.scope == "entry" else row_ranks
             return rank(scores, visibility, absolute=absolute, keep_first=ranking.keep_first)
-        if ranking.score in HEAD_SCORES:
-            scores = self._entries(document, ranking.score)
-            self._count(document, ranking, scores)
-            if ranking.scope == "layer_token":
-                scores = (scores.abs() if absolute else scores).nan_to_num_(0).sum(0, keepdim=True)
-        else:
-            scores = self._layer_scores(document, ranking.score)[None]
-            self._count(document, ranking, scores)
+        if ranking.scope == "layer_token" and by_head:
+            scores = (scores.abs() if absolute else scores).sum(0, keepdim=True)
         by_key = token_scores_of(scores, visibility, reduce=ranking.reduce, absolute=absolute)
         return self._tokens(document, ranking, by_key)
 
     def _tokens(self, document: int, ranking: Ranking, scores: Tensor) -> Ranks:
         ranks, sizes = token_ranks(scores, self._length(document), keep_first=ranking.keep_first)
         return (ranks[0], sizes[0]) if ranking.scope == "layer_token" else (ranks, sizes)
-
-    def _count(self, document: int, ranking: Ranking, scores: Tensor) -> None:
-        visibility = self._model.visibility(self._layer)
-        n = undefined_scores(scores, visibility, keep_first=ranking.keep_first)
-        self._undefined[document, self._layer, ranking] = n
 
     def _random(self, document: int, ranking: Ranking) -> Ranks:
         """Random scores in place of the model's, from a seed that names everything that they may depend on."""
