@@ -156,14 +156,15 @@ class Rankings:
         return self._outputs[document]
 
     def _layer_scores(self, document: int, score: str) -> Tensor:
-        """(T, T), ≥ 0."""
+        """(1, T, T), ≥ 0."""
         if score == "rollout":
-            return self._rollout(document)
+            return self._rollout(document)[None]
         found, _ = self._of_layer(document)
         assert found.attention is not None and found.value is not None
         visibility, (projection, bias) = self._model.visibility(self._layer), self._model.weights(self._layer)
         if score == "norm":
-            return kobayashi_norms(found.attention, found.value, projection, gate=found.gate, visibility=visibility)
+            norms = kobayashi_norms(found.attention, found.value, projection, gate=found.gate, visibility=visibility)
+            return norms[None]
         assert found.residual is not None
         scale = self._model.scale[self._layer]
         return alti(
@@ -175,7 +176,7 @@ class Rankings:
             linear=self._model.norms[self._layer],
             gate=found.gate,
             visibility=visibility,
-        )
+        )[None]
 
     def _rollout(self, document: int) -> Tensor:
         """Up to and including this layer; a replay asks from below to above, so as a rule only the last is new."""
