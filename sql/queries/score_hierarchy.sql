@@ -21,10 +21,7 @@ with of_documents as (
 points as (
     select
         capture, scope, reduce, direction, sign, keep_first, layers, score, rate::double as rate,
-        count(*) as n_docs,
-        list(nll_sum order by doc) as nll_sums,
-        list(nll_clean_sum order by doc) as clean_sums,
-        list(n_predicted order by doc) as predicted
+        list(nll_sum order by doc) as nll_sums
     from of_documents
     group by capture, scope, reduce, direction, sign, keep_first, layers, score, rate
 ),
@@ -39,17 +36,38 @@ weighted as (
         whole as (partition by capture, scope, reduce, direction, sign, keep_first, layers, score),
         along as (partition by capture, scope, reduce, direction, sign, keep_first, layers, score order by rate)
 ),
+-- The clean pass and the number of tokens are the same under every condition.
+clean_runs as (
+    select
+        capture,
+        count(*) as n_docs,
+        list(nll_clean_sum order by doc) as clean_sums,
+        list(n_predicted order by doc) as predicted
+    from (
+        select capture, doc, min(nll_clean_sum) as nll_clean_sum, min(n_predicted) as n_predicted
+        from of_documents group by capture, doc
+    )
+    group by capture
+),
 resamples as (
     select n_docs, resample, bootstrap_weights(resample, n_docs) as times
-    from (select distinct n_docs from points), range($resamples::bigint + 1) as numbers(resample)
+    from (select distinct n_docs from clean_runs), range($resamples::bigint + 1) as numbers(resample)
+),
+resampled_runs as (
+    select
+        capture, n_docs, resample, times,
+        list_dot_product(predicted, times) as n_predicted,
+        list_dot_product(clean_sums, times) / list_dot_product(predicted, times) as clean
+    from clean_runs
+    join resamples using (n_docs)
 ),
 damages as (
     select
         capture, scope, reduce, direction, sign, keep_first, layers, score, rate, weight, n_docs, resample,
-        list_dot_product(nll_sums, times) / list_dot_product(predicted, times) as nll,
-        list_dot_product(clean_sums, times) / list_dot_product(predicted, times) as clean
+        list_dot_product(nll_sums, times) / n_predicted as nll,
+        clean
     from weighted
-    join resamples using (n_docs)
+    join resampled_runs using (capture)
 ),
 areas as (
     select
