@@ -69,3 +69,10 @@ create or replace macro score_order() as
     ['raw', 'vw', 'vwon', 'cw_intra', 'cw_inter', 'norm', 'alti', 'rollout', 'random'];
 
 create or replace macro in_published_order(score) as list_position(score_order(), score) <= 5;
+
+-- How far the loss of one and the same computation may differ between batches, in nats a token. From `compute_dtype` of
+-- the table captures.
+create or replace macro loss_tolerance(compute_dtype) as case when compute_dtype = 'float32' then 1e-5 else 2e-2 end;
+
+-- Whether a text names layers as the tables do: all, or numbers and ranges such as 3,10-19.
+create or replace macro is_layers(text) as regexp_full_match(text, 'all|\d+(-\d+)?(,\d+(-\d+)?)*');

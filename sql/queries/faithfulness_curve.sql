@@ -12,7 +12,7 @@ with of_draws as (
         count(*) as n_docs,
         sum(n_predicted)::bigint as n_predicted,
         avg(masked_fraction::double) as masked_fraction,
-        sum(nll_sum) as nll_sum,
+        sum(coalesce(nll_sum, 'nan'::double)) as nll_sum,
         sum(nll_clean_sum) as nll_clean_sum
     from masking
     where ($capture::varchar is null or capture = $capture) and ($scope::varchar is null or scope = $scope)
@@ -47,10 +47,10 @@ select
     curves.n_docs,
     n_predicted,
     masked_fraction,
-    nll - nll_clean as nll_change,
-    nll_draws_sd as nll_change_draws_sd,
+    nan_to_null(nll - nll_clean) as nll_change,
+    nan_to_null(nll_draws_sd) as nll_change_draws_sd,
     n_draws,
-    exp(nll) - exp(nll_clean) as perplexity_change,
+    nan_to_null(exp(nll) - exp(nll_clean)) as perplexity_change,
     exp(nll_clean) as perplexity_clean
 from curves
 join captures using (capture)

@@ -7,10 +7,10 @@
 -- $layers varchar = null: the layers masked at once, such as all or 3; null takes every set of layers
 -- $resamples integer = 2000: bootstrap resamples of documents behind the intervals; 0 leaves the intervals out
 with of_documents as (
-    -- Random's draws first: the loss that is resampled is their mean.
+    -- Random's draws first: the loss that is resampled is their mean. What is undefined stays so in all that it enters.
     select
         capture, scope, reduce, direction, sign, keep_first, layers, score, rate, doc,
-        list_avg(list(nll_sum order by draw)) as nll_sum,
+        list_avg(list(coalesce(nll_sum, 'nan'::double) order by draw)) as nll_sum,
         min(nll_clean_sum) as nll_clean_sum,
         min(n_predicted)::double as n_predicted
     from masking
@@ -104,7 +104,7 @@ summed_up as (
         interval_lo(minus_raw, resample, n_docs) as nll_area_minus_raw_lo,
         interval_hi(minus_raw, resample, n_docs) as nll_area_minus_raw_hi,
         any_value(previous) as previous,
-        avg((1 + sign(lead_over_previous)) / 2) filter (where resample > 0 and n_docs > 1) as beats_previous_share
+        avg((1 + sign(nan_to_null(lead_over_previous))) / 2) filter (where resample > 0 and n_docs > 1) as beats_previous_share
     from compared
     group by capture, scope, reduce, direction, sign, keep_first, layers, score, n_docs
 )
@@ -119,19 +119,19 @@ select
     layers,
     score,
     summed_up.n_docs,
-    nll_area,
-    nll_area_lo,
-    nll_area_hi,
-    perplexity_area,
-    perplexity_area_lo,
-    perplexity_area_hi,
+    nan_to_null(nll_area) as nll_area,
+    nan_to_null(nll_area_lo) as nll_area_lo,
+    nan_to_null(nll_area_hi) as nll_area_hi,
+    nan_to_null(perplexity_area) as perplexity_area,
+    nan_to_null(perplexity_area_lo) as perplexity_area_lo,
+    nan_to_null(perplexity_area_hi) as perplexity_area_hi,
     rank() over (
         partition by capture, scope, reduce, direction, sign, keep_first, layers
         order by faithfulness(direction, nll_area) desc
     ) as faithfulness_rank,
-    nll_area_minus_raw,
-    nll_area_minus_raw_lo,
-    nll_area_minus_raw_hi,
+    nan_to_null(nll_area_minus_raw) as nll_area_minus_raw,
+    nan_to_null(nll_area_minus_raw_lo) as nll_area_minus_raw_lo,
+    nan_to_null(nll_area_minus_raw_hi) as nll_area_minus_raw_hi,
     'raw < vw < vwon < cw' as order_published,
     case when in_published_order(score) then previous end as previous,
     case when in_published_order(score) then beats_previous_share end as beats_previous_share

@@ -8,7 +8,7 @@ with points as (
     select
         capture, layers,
         count(*) as n_docs,
-        list(nll_sum order by doc) as nll_sums,
+        list(coalesce(nll_sum, 'nan'::double) order by doc) as nll_sums,
         list(nll_clean_sum order by doc) as clean_sums,
         list(n_predicted::double order by doc) as predicted
     from sink_removal
@@ -45,12 +45,12 @@ select
     model,
     layers,
     summed_up.n_docs,
-    nll_change,
-    nll_change_lo,
-    nll_change_hi,
-    perplexity_change,
-    perplexity_change_lo,
-    perplexity_change_hi,
+    nan_to_null(nll_change) as nll_change,
+    nan_to_null(nll_change_lo) as nll_change_lo,
+    nan_to_null(nll_change_hi) as nll_change_hi,
+    nan_to_null(perplexity_change) as perplexity_change,
+    nan_to_null(perplexity_change_lo) as perplexity_change_lo,
+    nan_to_null(perplexity_change_hi) as perplexity_change_hi,
     exp(clean) as perplexity_clean
 from summed_up
 join captures using (capture)
