@@ -12,6 +12,21 @@ with held as (
     union all
     select capture, 'semantic_cone.sink', sink, ['kept', 'zeroed'] from semantic_cone group by all
     union all
+    select capture, 'masking.scope', scope, ['entry', 'token', 'row', 'layer_token'] from masking group by all
+    union all
+    select capture, 'masking.reduce', reduce, ['mean', 'sum', 'none'] from masking group by all
+    union all
+    select capture, 'masking.direction', direction, ['comprehensiveness', 'sufficiency'] from masking group by all
+    union all
+    select capture, 'masking.sign', sign, ['absolute', 'signed'] from masking group by all
+    union all
+    select capture, 'masking.score', score, score_order() from masking group by all
+    union all
+    select capture, 'masking.layers', layers, case when is_layers(layers) then [layers] end from masking group by all
+    union all
+    select capture, 'sink_removal.layers', layers, case when is_layers(layers) then [layers] end
+    from sink_removal group by all
+    union all
     select capture, 'stages.status', status, ['done', 'stale', 'partial', 'failed'] from stages group by all
     union all
     select capture, 'captures.value_dtype', value_dtype, ['float32', 'float16', 'bfloat16', 'none']

@@ -15,8 +15,14 @@ from storage.manifest import FileRecord, Manifest, PartRecord
 from storage.tables import PartWriter, write_table
 from tasks.registry import tables
 from tests.sql.made_up import DOCS, LAYERS, PER_LAYER, Columns, capture_columns, whole_columns
+from tests.sql.made_up_replays import masking_columns, sink_columns
 
 Change = Callable[[Columns], None]
+REPLAYS: dict[str, tuple[str, Callable[[range, Columns], Columns]]] = {
+    "masking": ("masking", masking_columns),
+    "sink": ("sink_removal", sink_columns),
+}
+"""Of each stage that runs the model again its table, and what fills it for a range of documents."""
 
 
 class MadeUp:
@@ -33,9 +39,10 @@ class MadeUp:
         self.changes = changes or {}
 
     def publish(self) -> None:
-        """The capture's tables and a finished run of contributions with two shards."""
+        """The capture's tables and finished runs of contributions, masking and sink with two shards each."""
         self.capture()
         self.contributions()
+        self.replays()
 
     def capture(self) -> None:
         self.manifest.write_capture({"capture": self.name, "key": self.key("capture", 0)})
@@ -50,6 +57,19 @@ class MadeUp:
             self.part("contributions", variant, FINAL, whole_columns())
         self.run("contributions", variant, "done" if len(shards) == 2 else "partial", requested, len(shards))
 
+    def replays(self) -> None:
+        """Runs of the stages that run the model again."""
+        for stage in REPLAYS:
+            for shard in (0, 1):
+                self.replay_part(stage, shard)
+            self.run(stage, 0)
+
+    def replay_part(self, stage: str, shard: int) -> None:
+        documents = capture_columns(self.name, self.store_dtype)["documents"]
+        docs = range(shard * DOCS // 2, (shard + 1) * DOCS // 2)
+        table, make = REPLAYS[stage]
+        self.part(stage, 0, shard_part(shard), {table: make(docs, documents)})
+
     def republish(self) -> None:
         """Again those parts of `publish` that hold a table to be changed, or the captures' dtype."""
         final = whole_columns()
@@ -58,6 +78,9 @@ class MadeUp:
             self.part("contributions", 0, shard_part(0), self.shard_columns(0))
         if set(self.changes) & set(final):
             self.part("contributions", 0, FINAL, final)
+        for stage, (table, _) in REPLAYS.items():
+            if table in self.changes:
+                self.replay_part(stage, 0)
 
     def shard_columns(self, shard: int) -> dict[str, Columns]:
         found: dict[str, Columns] = {}

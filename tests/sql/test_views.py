@@ -145,7 +145,7 @@ def test_another_capture_s_run_makes_nothing_stale(runs: LocalFolder) -> None:
     beta.contributions(variant=1, requested=9)
     connection = connect(runs, tables())
     assert count(connection, "contribution_rows") == 2 * ROWS
-    assert count(connection, "stages where status = 'done'") == 4
+    assert count(connection, "stages where status = 'done'") == 6
 
 
 def test_a_partial_run_is_shown_and_its_status_says_so(tmp_path: Path) -> None:
