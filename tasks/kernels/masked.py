@@ -24,7 +24,7 @@ class MaskedEntries:
     sizes: Int[Tensor, " n"]
     """How many are ranked together, each n."""
     by_rank: Int[Tensor, "n ranks"] | None
-    """Entries behind the k highest keys of each ranking, k = 0 … its size; None where the entries themselves are ranked."""
+    """Entries behind the k highest keys of a ranking, k = 0 … its size; None where entries themselves are ranked."""
 
     @classmethod
     def of_entries(cls, sizes: Int[Tensor, "H q 1"], n_tokens: int, visibility: Visibility) -> MaskedEntries:
