@@ -103,9 +103,7 @@ def test_a_store_without_the_residual_stream_is_refused(tmp_path: Path) -> None:
 def test_shards_and_batches_change_nothing(tmp_path: Path) -> None:
     """A document's loss is the same in a shard of its own; documents of one length, so that padding is too."""
     text = TEXT[:24]
-    whole, apart = (
-        captured(tmp_path, text=text, shard_tokens=tokens, batch_tokens=tokens) for tokens in (26, 13)
-    )
+    whole, apart = (captured(tmp_path, text=text, shard_tokens=tokens, batch_tokens=tokens) for tokens in (26, 13))
     assert len(whole.store.shards) < len(apart.store.shards)
     left, right = (run(made, "sink").rows("sink_removal") for made in (whole, apart))
     by_key = {(row["doc"], row["layers"]): row["nll_sum"] for row in right}
