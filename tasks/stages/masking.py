@@ -116,11 +116,13 @@ def _columns(plan: _Plan, shard: ShardReader, sums: np.ndarray, masked: np.ndarr
 
 
 def _plans(parameters: MaskingParameters, kept: Sequence[int], rankings: Rankings) -> list[_Plan]:
-    plans = []
-    for (layers, _), cells in groupby(parameters.cells(), key=lambda cell: (cell.layers, cell.ranking.scope)):
+    """Sets of layers that come to the same ones, as `each` and `all` of a store of one layer, are one."""
+    plans = dict[tuple[tuple[int, ...], str], _Plan]()
+    for (layers, scope), cells in groupby(parameters.cells(), key=lambda cell: (cell.layers, cell.ranking.scope)):
         together = tuple(cells)
-        plans += [_Plan(each, together, rankings) for each in expanded(layers, kept, "masking.layers")]
-    return plans
+        for each in expanded(layers, kept, "masking.layers"):
+            plans.setdefault((each, scope), _Plan(each, together, rankings))
+    return list(plans.values())
 
 
 def _pieces(shard: ShardReader, n_conditions: int, batch_tokens: int) -> Iterator[list[int]]:

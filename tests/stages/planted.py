@@ -3,8 +3,8 @@
 One layer, one head. Token t is embedded as row t + 1 of a Hadamard matrix of size D = 64: entries ±1 of mean 0, so that
 LayerNorm leaves it as it is, and any function of the token is a linear map of it. There are no positions and no MLP.
 The key of BOS is 1, of every other token 0, and token t asks with strength β_t, so at position i the sink's weight is
-a = e^β / (e^β + i) and the other keys share 1 − a evenly. The value of BOS is −c u, that of token t is b u + ε w_t, with
-u a row of its own and w_t the token's own direction, all of unit length: the sink is anti-aligned to what others say.
+a = e^β / (e^β + i) and the other keys share 1 − a evenly. The value of BOS is −c u, that of token t is b u + ε w_t,
+with u a row of its own and w_t the token's own direction, of unit length: the sink is anti-aligned to what others say.
 The head reads u with −γ for tokens that are written in the documents and +γ for the others.
 """
 
