@@ -96,7 +96,8 @@ class Rankings:
         return gone / max(1, sum(count.entries for count in counts))
 
     def forget(self) -> None:
-        """Begin to count anew."""
+        """Begin to count anew: a ranking counts what it is of when it is made."""
+        self._made.clear()
         self._undefined.clear()
         self._masked.clear()
 

@@ -146,3 +146,11 @@ def test_sets_that_are_the_same_layers_have_one_row(made: Made, tmp_path: Path) 
     assert {row["layers"] for row in both.rows("masking")} == {"1"}
     assert len(keyed(both)) == len(both.rows("masking"))
     assert_alike(keyed(both), keyed(run(one, "masking", {**values, "layers": "1"})))
+
+
+def test_sets_that_begin_at_one_layer_are_as_each_alone(made: Made) -> None:
+    values = {"scores": "cw_intra", "rates": "0.3"}
+    together = keyed(run(made, "masking", {**values, "layers": "0,0+2,0-1"}))
+    for layers in ("0", "0+2", "0-1"):
+        alone = keyed(run(made, "masking", {**values, "layers": layers}))
+        assert_alike(alone, {key: together[key] for key in alone})

@@ -138,7 +138,7 @@ def test_weights_that_changed(tmp_path: Path) -> None:
 
 def test_gemma_3n_shares_values_between_layers(tmp_path: Path) -> None:
     made = captured(tmp_path, "gemma3n_text")
-    with pytest.raises(ModelError, match="layers that compute keys and values of their own.*got Gemma 3n"):
+    with pytest.raises(ModelError, match=r"layers that compute keys and values of their own.*got Gemma 3n"):
         open_replay(made.runs, made.capture)
 
 
@@ -154,13 +154,13 @@ def test_a_family_that_hides_its_weights(tmp_path: Path) -> None:
 def test_an_encoder_predicts_nothing(tmp_path: Path) -> None:
     made = captured(tmp_path, "bert")
     for name, values in (("masking", QUICK), ("sink", {})):
-        with pytest.raises(TheodoliteError, match="a model that predicts the next token.*got BERT"):
+        with pytest.raises(TheodoliteError, match=r"a model that predicts the next token.*got BERT"):
             run(made, name, values)
 
 
 def test_a_norm_that_alti_cannot_follow(tmp_path: Path) -> None:
     made = captured(tmp_path, "bloom-post")
-    with pytest.raises(ModelError, match="a norm after attention.*Leave out alti"):
+    with pytest.raises(ModelError, match=r"a norm after attention.*Leave out alti"):
         run(made, "masking", {**QUICK, "scores": "raw,alti", "scopes": "layer_token"})
 
 
