@@ -90,8 +90,9 @@ class Stage:
 def stages() -> dict[str, Stage]:
     """Every stage by name, in the order in which a full run takes them."""
     from tasks.stages.contributions_declaration import CONTRIBUTIONS
+    from tasks.stages.selection_declaration import SELECTION, TAXONOMY
 
-    return {s.name: s for s in (CONTRIBUTIONS,)}
+    return {s.name: s for s in (CONTRIBUTIONS, SELECTION, TAXONOMY)}
 
 
 def stage(name: str) -> Stage:
