@@ -1,4 +1,4 @@
-"""The stage `taxonomy`: Retriever, Mixer or Reset, by where each head's heaviest contribution stands (methods.md §2)."""
+"""The stage `taxonomy`: Retriever, Mixer or Reset, by where a head's heaviest contribution stands (methods.md §2)."""
 
 from __future__ import annotations
 
