@@ -5,7 +5,7 @@ with measured as (
     select
         capture, doc, layer, head, query, ranking, distance, sink, n,
         case
-            when (margin > 0) = (inversions = 0) and (f_score = 1) = (inversions = 0)
+            when (margin > 0) = (inversions = 0) and (f_score = 1) = (inversions = 0) and precision + recall is not null
                 then greatest(0, n / (n + inversions)::double - precision, 1 - inversions / n::double - recall)
         end as error,
         1e-6 as tolerance

@@ -4,16 +4,19 @@
 with measured as (
     select
         capture, layer, head, rule,
-        greatest(
-            abs(share_self::double + share_sink + share_other - 1),
-            abs(
-                margin - (
-                    2 * greatest(share_self, share_sink, share_other)::double
-                    + least(share_self, share_sink, share_other) - 1
+        case
+            when share_self + share_sink + share_other + margin is not null
+                then greatest(
+                    abs(share_self::double + share_sink + share_other - 1),
+                    abs(
+                        margin - (
+                            2 * greatest(share_self, share_sink, share_other)::double
+                            + least(share_self, share_sink, share_other) - 1
+                        )
+                    ),
+                    abs(coalesce(agreement_halves, 0.5) - 0.5) - 0.5
                 )
-            ),
-            abs(coalesce(agreement_halves, 0.5) - 0.5) - 0.5
-        ) as error,
+        end as error,
         1e-6 as tolerance
     from taxonomy
 )

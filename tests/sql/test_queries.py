@@ -17,7 +17,10 @@ from tasks.registry import tables
 from tests.sql.made_up import DOCS, HEADS, LAYERS, Columns, sink_columns, whole_columns
 from tests.sql.made_up_runs import MadeUp
 
-NAMES = ("capture_cost", "convexity", "factor_shares", "sink_suppression")
+NAMES = (
+    *("capture_cost", "class_stability", "convexity", "factor_shares"),
+    *("head_classes", "separability", "sink_effect", "sink_suppression"),
+)
 
 
 def rows(connection: duckdb.DuckDBPyConnection, name: str, **params: Any) -> list[dict[str, Any]]:
