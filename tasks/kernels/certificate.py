@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
 from tasks.kernels.ranking import Ranked
+from tasks.kernels.separation import count
 
 _FAR = 1e300
 
@@ -72,8 +73,8 @@ class Certificate:
         own = self.sink_length.square() - 2 * self.sink_length * Y * self.sink_high
         self._put_sink(lower, outside, self.sink_place - n, own)
         ranked.hide(out, _FAR)
-        inside = (lower <= (upper.amax(-1) + slack)[..., None]).sum(-1)
-        return inside, (upper < (lower.amin(-1) - slack)[..., None]).sum(-1)
+        inside = count(lower <= (upper.amax(-1) + slack)[..., None])
+        return inside, count(upper < (lower.amin(-1) - slack)[..., None])
 
     @staticmethod
     def _put_sink(columns: Tensor, rows: Bool[Tensor, "G M"], place: Tensor, value: Float64[Tensor, "G M"]) -> None:

@@ -32,7 +32,7 @@ SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _ENTRIES = 1 << 18
 """Entries (head, query, key) of a block: its arrays of float64 stay near a core's second-level cache."""
 _QUERIES = 64
-_GATHERED = 16
+_GATHERED = 4
 """Up to this N the selected values are taken out one by one; beyond it a product with zeros between is quicker."""
 _CANCELLED = 1e-9
 """An aggregate shorter than this share of what it is the sum of is 0: it has no direction."""
@@ -189,7 +189,8 @@ class Selections:
         if not sizes:
             return
         length = order.alpha * order.norm
-        square, inverse = length.square(), torch.where(order.norm > 0, 1 / order.norm, 0)
+        square, inverse = length.square(), torch.where(order.norm > 0, -1 / order.norm, 0)
+        longest = square.amax(-1)
         lengths = length[..., : max(self.sizes)].cumsum(-1)
         by_key, product, out = torch.empty_like(block.alpha), torch.empty_like(length), torch.empty_like(length)
         certificate = self._certificate(block, order, length) if certify else None
@@ -203,7 +204,7 @@ class Selections:
             part = _Part({})
             for name in self.distances:
                 spread = (
-                    euclidean_spread(order, square, product, own.square(), n, out)
+                    euclidean_spread(order, square, product, longest, own.square(), n, out)
                     if name == "euclidean"
                     else cosine_spread(order, inverse, product, own, n, out)
                 )
