@@ -13,6 +13,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +35,9 @@ def layers_of(model: str, text: str, chosen: list[int] | None) -> tuple[dict[int
 
     loaded = AutoModelForCausalLM.from_pretrained(model, attn_implementation="eager", dtype=torch.float32)
     tokens = AutoTokenizer.from_pretrained(model)(text, return_tensors="pt").input_ids[:, :TOKENS]
-    n_layers, values = loaded.config.num_hidden_layers, {}
-    for layer, block in enumerate(loaded.model.layers):
-        keep: Callable[..., None] = lambda _m, _i, out, layer=layer: values.update({layer: out[0]})  # noqa: E731
-        block.self_attn.v_proj.register_forward_hook(keep)
+    n_layers, values = loaded.config.num_hidden_layers, list[torch.Tensor]()
+    for block in loaded.model.layers:
+        block.self_attn.v_proj.register_forward_hook(lambda _m, _i, out: values.append(out[0]))
     with torch.inference_mode():
         attention = loaded(tokens, output_attentions=True).attentions
     heads = loaded.config.num_key_value_heads
@@ -62,8 +62,8 @@ def same_counts(selection: Selection, plain: np.ndarray, queries: np.ndarray) ->
         found = selection.by_distance[name]
         n, there = np.array(SIZES, float), plain[k, 0] >= 0
         others, own, pairs = plain[k]
-        # A count is known exactly from P = N/(N + others) in float32: they are small.
-        precision, recall = (n / (n + others)).astype(np.float32), (own / n).astype(np.float32)
+        # P and R in float32 tell every count of so few keys from the next.
+        precision, recall = (n / (n + others.clip(0))).astype(np.float32), (own / n).astype(np.float32)
         ours = (found.precision[:, queries], found.recall[:, queries], found.inversions[:, queries])
         different += sum(int((a != b)[there].sum()) for a, b in zip(ours, (precision, recall, pairs), strict=True))
     return different
@@ -77,7 +77,7 @@ def compare(attention: torch.Tensor, value: torch.Tensor, n_loop: int) -> list[d
     rows = []
     for ranking in RANKINGS:
         for sink in SINKS:
-            seconds, selection = timed(lambda r=ranking, s=sink: selections.select(every, r, s))
+            seconds, selection = timed(partial(selections.select, every, ranking, sink))
             start = time.perf_counter()
             plain = plain_selection(attention.numpy(), value.numpy(), ranking, sink, SIZES, list(chosen))
             loop = (time.perf_counter() - start) * TOKENS / n_loop
@@ -101,20 +101,25 @@ def main(arguments: list[str]) -> None:
         for row in found:
             shown.append(_shown(layer, row))
         values, memory = Values.of(value), dict[str, float]()
-        prepared, bounds = timed(lambda v=values: coherence(v))
+        prepared, bounds = timed(partial(coherence, values))
         with measured(memory):
             made = Selections(attention, values, coherence=bounds)
             made.select(torch.arange(TOKENS), "attention", "included")
-        queries = torch.linspace(16, TOKENS - 1, DRAWN).long()
-        control, _ = timed(lambda m=made: m.random_f(queries, "included", DRAWS, np.random.default_rng(0)))
+        control, _ = timed(partial(_control, made))
         per_window.append(sum(row["ours"] for row in found) + 2 * control + prepared)
         print(
-            f"layer {layer}: κ {1e3 * prepared:.0f} ms, control of {DRAWS} rankings on {DRAWN} queries {1e3 * control:.0f} ms, "
-            f"above the layer's tensors {memory['peak_mib']:.0f} MiB"
+            f"layer {layer}: κ {1e3 * prepared:.0f} ms; control, {DRAWS} rankings on {DRAWN} queries, "
+            f"{1e3 * control:.0f} ms; above the layer's tensors {memory['peak_mib']:.0f} MiB"
         )
     print(table(shown))
     whole = statistics.mean(per_window) * n_layers
     print(f"A window of {TOKENS} tokens, all {n_layers} layers, one thread: {whole:.0f} s without reading and writing.")
+
+
+def _control(selections: Selections) -> object:
+    """The random rankings of one sink setting."""
+    queries = torch.linspace(16, TOKENS - 1, DRAWN).long()
+    return selections.random_f(queries, "included", DRAWS, np.random.default_rng(0))
 
 
 def _shown(layer: int, row: dict[str, Any]) -> dict[str, str]:

@@ -118,8 +118,8 @@ def inversions(spread: Spread, n: int) -> tuple[Int64[Tensor, "G M"], Int64[Tens
         place = np.flatnonzero(chosen).reshape(*numbers.shape[:-1], n)
         rows = np.arange(0, chosen.size, numbers.shape[-1]).reshape(*numbers.shape[:-1], 1)
         before = place - (rows + np.arange(n))
-    found = (before.sum(-1), before[..., -1], _count(before == 0))
-    return tuple(torch.from_numpy(np.ascontiguousarray(x)) for x in found)
+    ahead = torch.from_numpy(before)
+    return ahead.sum(-1), ahead[..., -1], count(ahead == 0)
 
 
 def _last_bytes(numbers: Float64[np.ndarray, "G M W"]) -> UInt8[np.ndarray, "G M W"]:

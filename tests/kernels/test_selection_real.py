@@ -1,4 +1,4 @@
-"""Token selection on rows of a real model: the bounds and the certificate hold on all of them, figures are the oracle's."""
+"""Token selection on a real model: bounds and certificate hold on every row, and the figures are the oracle's."""
 
 from __future__ import annotations
 
