@@ -15,6 +15,7 @@ def main() -> None:
         raise SystemExit("expected TEXT=FILE, a text of 50,000 characters or more: make bench TEXT=wiki.txt")
     runs = [("contributions", *s) for s in SIZES] + [
         ("stage", text),
+        ("selection", text),
         ("capture", text),
         ("storage", text),
         ("families",),

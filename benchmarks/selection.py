@@ -1,9 +1,10 @@
 """Token selection beside a plain numpy loop over queries that sorts once per query.
 
-`python -m benchmarks.selection [LAYERS]` takes three layers (first, middle, last; or those given, as 0,15,29) of one
-window of 512 tokens of SmolLM2-135M: every query, N = 1 … 256, both rankings, both distances, with the sink and
-without; on one thread. Counts must be identical. `BENCHMARK_MODEL` takes a folder in place of the wheel's GGUF file,
-`BENCHMARK_QUERIES` how many queries the loop is timed on, which is then scaled up (64; 512 for all of them).
+`python -m benchmarks.selection TEXT [LAYERS]` captures three layers (0,15,29, or those given) of one window of 512
+tokens of SmolLM2-135M, and takes every query, N = 1 … 256, both rankings, both distances, with the sink and without,
+on one thread. The loop's counts (others inside, own inside, inversions) must be ours; ours also have the margins, the
+mass and the certificate. It is run on `BENCHMARK_QUERIES` queries (64 by default), evenly spaced, and scaled to all.
+Before it the whole stage, reading and writing included, and what all layers and windows would take.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import os
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
@@ -20,29 +22,30 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.capture import DOCUMENTS, MODEL, WINDOW
 from benchmarks.harness import measured, table
 from benchmarks.selection_rival import plain_selection
 from tasks.kernels.selection import RANKINGS, SINKS, SIZES, Selection, Selections
 from tasks.kernels.values import Values, coherence
 
-TOKENS, DRAWS, DRAWN, ROUNDS = 512, 16, 32, 3
+DRAWS, DRAWN, ROUNDS = 16, 32, int(os.environ.get("BENCHMARK_ROUNDS", "3"))
 GOAL_MILLISECONDS, GOAL_RATIO = 30, 8
 
 
-def layers_of(model: str, text: str, chosen: list[int] | None) -> tuple[dict[int, tuple[Any, Any]], int]:
-    """Attention (H, T, T) and values (T, H_kv, d_v) of the layers chosen, by transformers' own eager attention."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+def prepare(text: str, runs: str, layers: str) -> str:
+    """Capture one window into `runs`; returns the capture's id."""
+    from tasks.capture import capture_shards, shards_left
+    from tasks.capture_finish import finish_capture, request_capture
+    from tasks.identity import CaptureSettings
+    from tasks.planning import prepare_capture
 
-    loaded = AutoModelForCausalLM.from_pretrained(model, attn_implementation="eager", dtype=torch.float32)
-    tokens = AutoTokenizer.from_pretrained(model)(text, return_tensors="pt").input_ids[:, :TOKENS]
-    n_layers, values = loaded.config.num_hidden_layers, list[torch.Tensor]()
-    for block in loaded.model.layers:
-        block.self_attn.v_proj.register_forward_hook(lambda _m, _i, out: values.append(out[0]))
-    with torch.inference_mode():
-        attention = loaded(tokens, output_attentions=True).attentions
-    heads = loaded.config.num_key_value_heads
-    layers = chosen or [0, n_layers // 2, n_layers - 1]
-    return {at: (attention[at][0].clone(), values[at].unflatten(-1, (heads, -1)).clone()) for at in layers}, n_layers
+    kept = {"layers": layers, "keep": "value", "attention": "stored"}
+    settings = CaptureSettings(MODEL, (text,), window=WINDOW, max_documents=1, bos="never", **kept)
+    capture = prepare_capture(settings, runs)
+    request_capture(runs, capture)
+    capture_shards(runs, capture, shards_left(runs, capture))
+    finish_capture(runs, capture)
+    return capture
 
 
 def timed(work: Callable[[], Any]) -> tuple[float, Any]:
@@ -69,57 +72,39 @@ def same_counts(selection: Selection, plain: np.ndarray, queries: np.ndarray) ->
     return different
 
 
-def compare(attention: torch.Tensor, value: torch.Tensor, n_loop: int) -> list[dict[str, Any]]:
+def compare(selections: Selections, value: torch.Tensor, n_loop: int) -> list[dict[str, Any]]:
     """One layer: a row per ranking and sink."""
-    values = Values.of(value)
-    selections, every = Selections(attention, values, coherence=coherence(values)), torch.arange(TOKENS)
-    chosen = np.linspace(0, TOKENS - 1, n_loop).round().astype(int)
-    rows = []
+    chosen = np.linspace(0, WINDOW - 1, n_loop).round().astype(int)
+    attention, vectors, rows = selections.attention.numpy(), value.numpy(), []
     for ranking in RANKINGS:
         for sink in SINKS:
-            seconds, selection = timed(partial(selections.select, every, ranking, sink))
+            seconds, selection = timed(partial(selections.select, torch.arange(WINDOW), ranking, sink))
             start = time.perf_counter()
-            plain = plain_selection(attention.numpy(), value.numpy(), ranking, sink, SIZES, list(chosen))
-            loop = (time.perf_counter() - start) * TOKENS / n_loop
+            plain = plain_selection(attention, vectors, ranking, sink, SIZES, list(chosen))
+            loop = (time.perf_counter() - start) * WINDOW / n_loop
             different = same_counts(selection, plain, chosen)
             rows.append({"ranking": ranking, "sink": sink, "ours": seconds, "loop": loop, "different": different})
     return rows
 
 
-def main(arguments: list[str]) -> None:
-    torch.set_num_threads(1)
-    model, text = os.environ.get("BENCHMARK_MODEL"), os.environ.get("TEXT")
-    if not model or not text:
-        raise SystemExit("expected BENCHMARK_MODEL=FOLDER and TEXT=FILE, a text of 50,000 characters or more")
-    layers, n_layers = layers_of(
-        model, Path(text).read_text("utf-8")[:20_000], [int(n) for n in arguments[0].split(",")] if arguments else None
-    )
-    n_loop = int(os.environ.get("BENCHMARK_QUERIES", "64"))
-    shown, per_window = [], []
-    for layer, (attention, value) in layers.items():
-        found = compare(attention, value, n_loop)
-        for row in found:
-            shown.append(_shown(layer, row))
-        values, memory = Values.of(value), dict[str, float]()
-        prepared, bounds = timed(partial(coherence, values))
-        with measured(memory):
-            made = Selections(attention, values, coherence=bounds)
-            made.select(torch.arange(TOKENS), "attention", "included")
-        control, _ = timed(partial(_control, made))
-        per_window.append(sum(row["ours"] for row in found) + 2 * control + prepared)
-        print(
-            f"layer {layer}: κ {1e3 * prepared:.0f} ms; control, {DRAWS} rankings on {DRAWN} queries, "
-            f"{1e3 * control:.0f} ms; above the layer's tensors {memory['peak_mib']:.0f} MiB"
-        )
-    print(table(shown))
-    whole = statistics.mean(per_window) * n_layers
-    print(f"A window of {TOKENS} tokens, all {n_layers} layers, one thread: {whole:.0f} s without reading and writing.")
-
-
-def _control(selections: Selections) -> object:
+def control(selections: Selections) -> object:
     """The random rankings of one sink setting."""
-    queries = torch.linspace(16, TOKENS - 1, DRAWN).long()
+    queries = torch.linspace(16, WINDOW - 1, DRAWN).long()
     return selections.random_f(queries, "included", DRAWS, np.random.default_rng(0))
+
+
+def layer_rows(layer: int, attention: torch.Tensor, value: torch.Tensor, n_loop: int) -> list[dict[str, str]]:
+    """The table's rows of one layer; prints what does not stand in it."""
+    values = Values.of(value)
+    bounds_seconds, bounds = timed(partial(coherence, values))
+    selections = Selections(attention, values, coherence=bounds)
+    found = compare(selections, value, n_loop)
+    control_seconds, _ = timed(partial(control, selections))
+    print(
+        f"layer {layer}: κ and χ {1e3 * bounds_seconds:.0f} ms; {DRAWS} random rankings of {DRAWN} queries "
+        f"{1e3 * control_seconds:.0f} ms"
+    )
+    return [_shown(layer, row) for row in found]
 
 
 def _shown(layer: int, row: dict[str, Any]) -> dict[str, str]:
@@ -136,5 +121,43 @@ def _shown(layer: int, row: dict[str, Any]) -> dict[str, str]:
     }
 
 
+def stage(runs: str, capture: str, n_layers: int) -> None:
+    """The whole stage over the layers kept, and what all of them would take."""
+    from storage.tensors import ActivationStore
+    from tasks.prepared import Prepared
+    from tasks.stage import prepare_stage, run_stage_shards
+
+    prepared = Prepared.open(runs, capture)
+    model_layers = ActivationStore.open(prepared.fs, capture).shape.n_layers
+    key, result = prepare_stage(runs, capture, "selection", {}), dict[str, float]()
+    with measured(result):
+        run_stage_shards(runs, capture, "selection", key, [0])
+    parts = prepared.manifest.parts("selection", key).values()
+    rows, size = sum(sum(p.rows.values()) for p in parts), sum(f.size for p in parts for f in p.files.values())
+    whole = result["seconds"] * model_layers / n_layers
+    print(
+        f"the stage, {n_layers} layers of one window: {result['seconds']:.1f} s, {rows:,} rows, {size / 1e6:.0f} MB, "
+        f"peak {result['peak_mib']:.0f} MiB; all {model_layers} layers: {whole:.0f} s a window, "
+        f"{whole * DOCUMENTS / 60:.0f} min for {DOCUMENTS} windows on one thread"
+    )
+
+
+def main(text: str, layers: str = "0,15,29") -> None:
+    from storage.tensors import ActivationStore
+    from tasks.prepared import Prepared
+
+    n_loop, shown = int(os.environ.get("BENCHMARK_QUERIES", "64")), []
+    with tempfile.TemporaryDirectory(dir=os.environ.get("BENCHMARK_FOLDER")) as runs:
+        capture = prepare(str(Path(text).resolve()), runs, layers)
+        torch.set_num_threads(1)
+        store = ActivationStore.open(Prepared.open(runs, capture).fs, capture)
+        stage(runs, capture, len(store.shape.kept_layers))  # first, so that its memory is its own
+        for layer in store.shape.kept_layers:
+            (document,) = store.shard(0).layer(layer, ("attention", "value"))
+            assert document.attention is not None and document.value is not None
+            shown += layer_rows(layer, document.attention, document.value, n_loop)
+        print(table(shown))
+
+
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(*sys.argv[1:3])

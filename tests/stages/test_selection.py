@@ -9,6 +9,7 @@ import pytest
 
 from storage.errors import UsageError
 from tasks.registry import StageContext, stage
+from tasks.stage import require_kinds
 from tasks.stages.selection_declaration import SelectionParameters
 from tests.oracles.selection import Oracle
 from tests.stages.made_store import MemoryStore, Run, run_stage
@@ -138,6 +139,14 @@ def test_a_window_of_one_token_has_no_selection() -> None:
 def test_parameters_that_do_not_fit_are_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         SelectionParameters(**given)
+
+
+@pytest.mark.parametrize("name", ["selection", "taxonomy"])
+@pytest.mark.parametrize(("lacking", "remedy"), [("value", "--keep with value"), ("attention", "--attention stored")])
+def test_a_store_without_what_the_stage_reads_is_refused(name: str, lacking: str, remedy: str) -> None:
+    offered = {"attention", "value", "all heads", "all query positions"} - {lacking}
+    with pytest.raises(UsageError, match=f"got one without {lacking}, in here, stage {name}.*{remedy}"):
+        require_kinds(stage(name), offered, "here")
 
 
 def test_the_order_in_which_a_list_is_written_makes_no_other_run() -> None:
