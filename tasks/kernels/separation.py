@@ -108,18 +108,17 @@ def inversions(spread: Spread, n: int) -> tuple[Int64[Tensor, "G M"], Int64[Tens
     if n <= _FEW:
         numbers[..., :n].sort(axis=-1)
         others = numbers[..., n:]
-        before = np.stack([_count(others <= numbers[..., k, None]) for k in range(n)], -1)
-    else:
-        bits = numbers.view(np.int64)
-        np.bitwise_and(bits, ~1, out=bits)
-        np.bitwise_or(bits[..., :n], 1, out=bits[..., :n])
-        numbers.sort(axis=-1)
-        chosen = np.bitwise_and(_last_bytes(numbers), 1).view(bool)
-        place = np.flatnonzero(chosen).reshape(*numbers.shape[:-1], n)
-        rows = np.arange(0, chosen.size, numbers.shape[-1]).reshape(*numbers.shape[:-1], 1)
-        before = place - (rows + np.arange(n))
-    ahead = torch.from_numpy(before)
-    return ahead.sum(-1), ahead[..., -1], count(ahead == 0)
+        before = torch.from_numpy(np.stack([_count(others <= numbers[..., k, None]) for k in range(n)], -1))
+        return before.sum(-1), before[..., -1], count(before == 0)
+    bits = numbers.view(np.int64)
+    np.bitwise_and(bits, ~1, out=bits)
+    np.bitwise_or(bits[..., :n], 1, out=bits[..., :n])
+    numbers.sort(axis=-1)
+    chosen = np.bitwise_and(_last_bytes(numbers), 1).view(bool)
+    place = torch.from_numpy(np.flatnonzero(chosen)).view(*numbers.shape[:-1], n)
+    start = torch.arange(0, chosen.size, numbers.shape[-1]).view(*numbers.shape[:-1])
+    own = count(place == start[..., None] + torch.arange(n))
+    return place.sum(-1) - n * start - n * (n - 1) // 2, place[..., -1] - start - (n - 1), own
 
 
 def _last_bytes(numbers: Float64[np.ndarray, "G M W"]) -> UInt8[np.ndarray, "G M W"]:

@@ -33,6 +33,26 @@ def test_ties_go_to_the_smaller_key() -> None:
     assert found(Document(attention, torch.ones(3, 1, 2), torch.eye(2)[None])).tolist() == [[WINNERS.index("sink")] * 2]
 
 
+def test_three_heads_that_are_what_they_were_made() -> None:
+    """All look at position 0 with 0.8, at themselves with 0.15, at the token before with 0.05; the values decide.
+
+    A sink whose value is as long as the others' wins; one whose value is 10 times shorter loses to the query itself;
+    and where the query's own value is short too, to the token before.
+    """
+    n = 40
+    attention = 0.15 * torch.eye(n) + 0.05 * torch.diag(torch.ones(n - 1), -1)
+    attention[:, 0] += 0.8
+    value = torch.ones(n, 3, 2)
+    value[0, 1:] = 0.1
+    value[2::2, 2] = 0.01
+    document = Document(attention.repeat(3, 1, 1), value, torch.eye(2).repeat(3, 1, 1))
+    won = found(document)[:, 1:]  # the second token's neighbour is the sink itself
+    assert [CLASSES[at] for at in classify(tally(won[:, ::2]), "majority")] == ["mixer", "retriever", "mixer"]
+    value[0, 2] = 0.01
+    won = found(document)[:, 1:]
+    assert [CLASSES[at] for at in classify(tally(won[:, ::2]), "majority")] == ["mixer", "retriever", "reset"]
+
+
 def test_one_token_has_no_winner() -> None:
     assert found(random_document(2, n_tokens=1)).shape == (4, 0)
 
