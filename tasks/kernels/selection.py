@@ -112,24 +112,20 @@ class Selections:
 
     def select(self, queries: Int64[Tensor, " Q"], ranking: str, sink: str) -> Selection:
         """Selections of these queries by attention α or by contribution α‖v‖, with key 0 a candidate or without."""
-        shape = (self.n_heads, len(queries), len(self.sizes))
-        tables = {name: _Table(shape) for name in self.distances}
-        mass = np.zeros(shape, np.float32)
-        certified = np.full((2, *shape), np.nan, np.float32)
-        defined = np.zeros(shape[1:], bool)
+        table = _Table(self, len(queries))
         for place, block in self._blocks(queries, sink, 1):
             score = block.alpha if ranking == "attention" else block.alpha * block.norm
             order = ranked(score.float(), block.candidate, block.alpha, block.norm)
-            n_queries = len(block.queries)
             for at, n, part in self._sizes(block, order, certify=self.coherence is not None):
-                defined[place, at] = enough(order, n)[:n_queries].numpy()
-                mass[:, place, at] = self._by_head(order.alpha[..., :n].sum(-1), n_queries)
-                for name, counts in part.counts.items():
-                    tables[name].put(place, at, n, [self._by_head(x, n_queries) for x in counts])
-                if part.certified:
-                    found = precision_recall(n, *part.certified)
-                    certified[:, :, place, at] = [self._by_head(x, n_queries) for x in found]
-        return Selection(defined, mass, {name: t.separation() for name, t in tables.items()}, *certified)
+                table.defined[at, place] = enough(order, n)[: len(block.queries)]
+                table.mass[at, :, place] = table.by_head(order.alpha[..., :n].sum(-1))
+                for name, (others, own, pairs, margin) in part.counts.items():
+                    for row, counted in zip(table.counts[name], (others, own, pairs), strict=True):
+                        row[at, :, place] = table.by_head(counted)
+                    table.margin[name][at, :, place] = table.by_head(margin)
+                for row, counted in zip(table.certified, part.certified, strict=False):
+                    row[at, :, place] = table.by_head(counted)
+        return table.selection(has_certificate=self.coherence is not None)
 
     def random_f(
         self, queries: Int64[Tensor, " Q"], sink: str, draws: int, random: np.random.Generator
@@ -141,14 +137,10 @@ class Selections:
             order = ranked(shuffled(tuple(block.alpha.shape), random), block.candidate, block.alpha, block.norm)
             for at, n, part in self._sizes(block, order, certify=False, count_inversions=False):
                 for name, (others, own) in part.counts.items():
-                    score = f_score(*precision_recall(n, others, own))
-                    by_row = score.view(len(score), draws, self.group, -1).transpose(0, 1)
-                    found[name][:, :, place, at] = by_row.reshape(draws, self.n_heads, -1).numpy()
+                    score = f_score(*precision_recall(n, others.numpy(), own.numpy()))
+                    by_row = score.reshape(len(score), draws, self.group, -1).swapaxes(0, 1)
+                    found[name][:, :, place, at] = by_row.reshape(draws, self.n_heads, -1)
         return found
-
-    def _by_head(self, rows: Tensor, n_queries: int) -> np.ndarray:
-        """(G, M) as (H, q)."""
-        return rows.reshape(self.n_heads, n_queries).numpy()
 
     def _blocks(self, queries: Tensor, sink: str, draws: int) -> Iterator[tuple[slice, _Block]]:
         size = max(1, min(_QUERIES, _ENTRIES // (draws * self.n_heads * self.n_tokens)))
@@ -221,7 +213,7 @@ class _Part:
     """What was counted at one N: by distance, and by the certificate."""
 
     counts: dict[str, tuple[Tensor, ...]]
-    certified: tuple[Tensor, Tensor] | None = None
+    certified: tuple[Tensor, ...] = ()
 
 
 def _counted(spread: Spread, n: int, count_inversions: bool) -> tuple[Tensor, ...]:
@@ -249,20 +241,42 @@ def _aggregates(block: _Block, order: Ranked, sizes: Sequence[int]) -> Iterator[
 
 
 class _Table:
-    """A `Separation` under way."""
+    """A `Selection` under way: counts by (N, head, query), made into scores at the end."""
 
-    def __init__(self, shape: tuple[int, int, int]) -> None:
-        self._real = np.zeros((4, *shape), np.float32)
-        self._inversions = np.zeros(shape, np.int64)
+    def __init__(self, of: Selections, n_queries: int) -> None:
+        shape = (len(of.sizes), of.n_heads, n_queries)
+        self._sizes, self._n_heads = np.array(of.sizes, np.float64)[:, None, None], of.n_heads
+        self.defined = np.zeros((shape[0], n_queries), bool)
+        self.mass = np.zeros(shape, np.float32)
+        self.counts = {name: np.zeros((3, *shape), np.int64) for name in of.distances}
+        """Others inside, own inside, inversions."""
+        self.margin = {name: np.zeros(shape, np.float32) for name in of.distances}
+        self.certified = np.zeros((2, *shape), np.int64)
+        """Others inside at most, own inside at least."""
 
-    def put(self, place: slice, at: int, n: int, counts: Sequence[np.ndarray]) -> None:
-        others, own, pairs, margin = counts
-        precision, recall = precision_recall(n, torch.from_numpy(others), torch.from_numpy(own))
-        figures = (precision.numpy(), recall.numpy(), f_score(precision, recall).numpy(), margin)
-        for figure, values in zip(self._real, figures, strict=True):
-            figure[:, place, at] = values
-        self._inversions[:, place, at] = pairs
+    def by_head(self, rows: Tensor) -> np.ndarray:
+        """(G, M) as (H, q)."""
+        return rows.reshape(self._n_heads, -1).numpy()
 
-    def separation(self) -> Separation:
-        precision, recall, f, margin = self._real
-        return Separation(precision, recall, f, self._inversions, margin)
+    def selection(self, *, has_certificate: bool) -> Selection:
+        certified = np.full(self.certified.shape, np.nan)
+        if has_certificate:
+            certified[:] = precision_recall(self._sizes, *self.certified)
+        separations = {name: self._separation(name) for name in self.counts}
+        return Selection(self.defined.T, _last(self.mass), separations, *(_last(x) for x in certified))
+
+    def _separation(self, name: str) -> Separation:
+        others, own, pairs = self.counts[name]
+        precision, recall = precision_recall(self._sizes, others, own)
+        return Separation(
+            _last(precision),
+            _last(recall),
+            _last(f_score(precision, recall)),
+            np.moveaxis(pairs, 0, 2),
+            _last(self.margin[name]),
+        )
+
+
+def _last(values: np.ndarray) -> Float32[np.ndarray, "H Q N"]:
+    """(N, H, Q) as (H, Q, N) in float32."""
+    return np.ascontiguousarray(np.moveaxis(values, 0, 2), np.float32)

@@ -143,12 +143,12 @@ def inside(spread: Spread, n: int) -> tuple[Int64[Tensor, "G M"], Int64[Tensor, 
     )
 
 
-def precision_recall(n: int, others: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
+def precision_recall(n: np.ndarray | int, others: np.ndarray, own: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """P = N / (N + others inside the sphere), R = own inside the others' distance / N."""
-    return n / (n + others.double()), own.double() / n
+    return n / (n + others), own / n
 
 
-def f_score(precision: Tensor, recall: Tensor) -> Tensor:
+def f_score(precision: np.ndarray, recall: np.ndarray) -> np.ndarray:
     """2PR / (P + R), 0 where recall is 0; precision never is."""
     return 2 * precision * recall / (precision + recall)
 
