@@ -97,9 +97,10 @@ def stages() -> dict[str, Stage]:
     """Every stage by name, in the order in which a full run takes them."""
     from tasks.stages.contributions_declaration import CONTRIBUTIONS
     from tasks.stages.masking_declaration import MASKING_STAGE
+    from tasks.stages.selection_declaration import SELECTION, TAXONOMY
     from tasks.stages.sink_declaration import SINK
 
-    return {s.name: s for s in (CONTRIBUTIONS, MASKING_STAGE, SINK)}
+    return {s.name: s for s in (CONTRIBUTIONS, MASKING_STAGE, SINK, SELECTION, TAXONOMY)}
 
 
 def stage(name: str) -> Stage:

@@ -27,6 +27,16 @@ with held as (
     select capture, 'sink_removal.layers', layers, case when is_layers(layers) then [layers] end
     from sink_removal group by all
     union all
+    select capture, 'selection.ranking', ranking, ['attention', 'contribution'] from selection group by all
+    union all
+    select capture, 'selection.distance', distance, ['euclidean', 'cosine'] from selection group by all
+    union all
+    select capture, 'selection.sink', sink, ['included', 'excluded'] from selection group by all
+    union all
+    select capture, 'taxonomy.rule', rule, ['plurality', 'majority', 'final_query'] from taxonomy group by all
+    union all
+    select capture, 'taxonomy.class', class, ['retriever', 'mixer', 'reset'] from taxonomy group by all
+    union all
     select capture, 'stages.status', status, ['done', 'stale', 'partial', 'failed'] from stages group by all
     union all
     select capture, 'captures.value_dtype', value_dtype, ['float32', 'float16', 'bfloat16', 'none']

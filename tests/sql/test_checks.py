@@ -84,6 +84,10 @@ def swap_ranks(columns: Columns) -> None:
     columns["rank"][[4, 5]] = columns["rank"][[5, 4]]
 
 
+def another_class(columns: Columns) -> None:
+    columns["class"][0] = "reset" if columns["class"][0] == "mixer" else "mixer"
+
+
 BREAKS: list[tuple[str, str, Break]] = [
     ("accepted_values", "token_scores", put("reduce", 0, "Mean")),
     ("accepted_values", "contribution_factors", put("token_group", 0, "first")),
@@ -165,6 +169,31 @@ BREAKS: list[tuple[str, str, Break]] = [
     ("sink_removal_complete", "sink_removal", drop(0)),
     ("sink_removal_complete", "sink_removal", drop(2)),
     ("sink_removal_complete", "sink_removal", put("layers", 1, "0,1")),
+    ("accepted_values", "selection", put("ranking", 0, "norm")),
+    ("accepted_values", "selection", put("distance", 0, "Cosine")),
+    ("accepted_values", "selection", put("sink", 0, "kept")),
+    ("accepted_values", "taxonomy", put("rule", 0, "final")),
+    ("accepted_values", "taxonomy", put("class", 0, "Mixer")),
+    ("selection_bounds", "selection", put("precision", 0, 0.01)),
+    ("selection_bounds", "selection", put("inversions", 0, 1)),
+    ("selection_bounds", "selection", put("margin", 0, 0.0)),
+    ("selection_bounds", "selection", put("recall", 0, np.nan)),
+    ("selection_certificate", "selection", put("certified_precision", 0, 1.1)),
+    ("selection_certificate", "selection", put("certified_recall", 0, np.nan)),
+    ("selection_certificate", "selection", put("certified_recall", 1, 0.5)),
+    ("selection_f_score", "selection", put("f_score", 0, 0.9)),
+    ("selection_f_score", "selection", put("precision", 0, 0.0)),
+    ("selection_one_key", "selection", put("f_score", 0, 0.5)),
+    ("selection_one_key", "selection", put("margin", 0, -0.1)),
+    ("sink_statistics_ranges", "sink_statistics", put("coherence_max", 0, 0.0)),
+    ("sink_statistics_ranges", "sink_statistics", put("mean_cosine", 0, -1.1)),
+    ("taxonomy_classes", "taxonomy", drop(0)),
+    ("taxonomy_classes", "taxonomy", another_class),
+    ("taxonomy_shares", "taxonomy", add("share_self", 0, 1e-3)),
+    ("taxonomy_shares", "taxonomy", add("margin", 0, 1e-3)),
+    ("taxonomy_shares", "taxonomy", put("agreement_halves", 0, 1.1)),
+    ("taxonomy_shares", "taxonomy", put("share_sink", 0, np.nan)),
+    ("related_selection", "selection", put("query", 0, 6)),
     ("token_scores_reduce", "token_scores", add("raw", 0, 1e-2)),
     ("token_scores_reduce", "token_scores", add("cw_inter_abs", 1, 1e-2)),
     ("token_scores_reduce", "token_scores", put("cw_intra", 1, np.nan)),

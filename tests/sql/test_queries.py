@@ -18,13 +18,8 @@ from tests.sql.made_up import DOCS, HEADS, LAYERS, Columns, sink_columns, whole_
 from tests.sql.made_up_runs import MadeUp
 
 NAMES = (
-    "capture_cost",
-    "convexity",
-    "factor_shares",
-    "faithfulness_curve",
-    "score_hierarchy",
-    "sink_removal_effect",
-    "sink_suppression",
+    *("capture_cost", "class_stability", "convexity", "factor_shares", "faithfulness_curve", "head_classes"),
+    *("score_hierarchy", "separability", "sink_effect", "sink_removal_effect", "sink_suppression"),
 )
 
 
