@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
-from tasks.kernels.ranking import Ranked
+from tasks.kernels.candidates import Ranked
 from tasks.kernels.separation import count
 
 _FAR = 1e300

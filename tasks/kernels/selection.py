@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Float32, Float64, Int64
 from torch import Tensor
 
 from tasks.kernels.certificate import Certificate
-from tasks.kernels.ranking import Ranked, ranked, shuffled
+from tasks.kernels.candidates import Ranked, ranked, shuffled
 from tasks.kernels.separation import (
     Spread,
     cosine_spread,

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float64, Int64, UInt8
 from torch import Tensor
 
-from tasks.kernels.ranking import Ranked
+from tasks.kernels.candidates import Ranked
 
 EQUAL = 1e-6
 """Distances closer than this share of the row's largest are equal."""
