@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Bool, Float, Float32, Float64, Int64
 from torch import Tensor
 
-from tasks.kernels.certificate import Certificate
 from tasks.kernels.candidates import Ranked, ranked, shuffled
+from tasks.kernels.certificate import Certificate
 from tasks.kernels.separation import (
     Spread,
     cosine_spread,
