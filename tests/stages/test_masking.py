@@ -90,12 +90,12 @@ def assert_rows(ran: Ran, name: str) -> list[dict[str, Any]]:
 
 def test_every_choice_of_the_grid(tmp_path: Path) -> None:
     """All scopes, scores, signs, reduces, with and without the first token, both directions."""
-    made = captured(tmp_path, text=TEXT[:13])  # documents of 13 and of 2 tokens
-    rows = assert_rows(run(made, "masking", {**EVERYTHING, "rates": "0.3"}), "llama")
+    made = captured(tmp_path, text=TEXT[:25])  # documents of 13, 13 and 2 tokens
+    rows = assert_rows(run(made, "masking", {**EVERYTHING, "rates": "0.5"}), "llama")
     by_scope = {scope: [row for row in rows if row["scope"] == scope] for scope in ("entry", "row", "token")}
     of_all = [row for row in rows if row["scope"] == "layer_token"]
     n_documents = len({row["doc"] for row in rows})
-    assert n_documents == 2
+    assert n_documents == 3
     each = n_documents * 2 * 2 * 2  # documents, directions, signs, with and without the first token
     assert [len(found) for found in by_scope.values()] == [each * 7, each * 7, each * 2 * 7]
     assert len(of_all) == each * 2 * 10
