@@ -15,7 +15,7 @@ from flows.config import CaptureConfig, Config
 from storage.errors import UnknownName, UsageError
 from tasks.chosen import Chosen
 from tasks.parameters import stage_parameters
-from tasks.registry import stage, stages, default_stages
+from tasks.registry import default_stages, stage, stages
 from tasks.stage import require_kinds
 
 DEFAULT = "default"

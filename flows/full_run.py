@@ -16,8 +16,8 @@ from flows.stage_run import stage_run
 from flows.steps import check_tables_step, threads
 from storage.errors import IncompleteRun
 from tasks.parameters import stage_parameters
-from tasks.registry import stage as declared
 from tasks.registry import default_stages
+from tasks.registry import stage as declared
 
 
 @flow(name="full-run", task_runner=threads(1), persist_result=False, retries=0)

@@ -17,7 +17,7 @@ from flows.configuring import chosen_stages, configure, preset_names, stage_chan
 from storage.errors import UnknownName, UsageError
 from tasks.identity import CaptureSettings
 from tasks.parameters import stage_parameters
-from tasks.registry import stage, default_stages
+from tasks.registry import default_stages, stage
 
 
 def made(source: str | None = None, capture: Mapping[str, Any] | None = None, **run: Any) -> Config:

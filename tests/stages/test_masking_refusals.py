@@ -12,7 +12,7 @@ import torch
 from storage.errors import ForeignStore, ModelError, TheodoliteError, UnknownName, UsageError
 from tasks import loaded
 from tasks.parameters import stage_parameters
-from tasks.registry import stage, default_stages
+from tasks.registry import default_stages, stage
 from tasks.stage import open_replay, prepare_stage
 from tests.families import tiny_model
 from tests.stages.running import captured, run
