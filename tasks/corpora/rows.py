@@ -56,17 +56,18 @@ def read_jsonl(file: CorpusFile, wanted: str | None) -> Iterator[tuple[str, str]
     for number, line in read_lines(file):
         if not line.strip():
             continue
-        row = _parse(file, number, line)
+        row = parse_row(file, number, line)
         if field is None:
             likely = (wanted, DEFAULT_FIELD)  # a null there may be a text that is missing
             kinds = {name: isinstance(v, str) or (v is None and name in likely) for name, v in row.items()}
             field = choose_field(wanted, kinds, file.place(number))
         if field not in row:
             raise UnknownName.among("field", field, row, where=file.place(number))
-        yield _text(file, number, field, row[field]), f"{file.name}:{number}"
+        yield text_in(file, number, field, row[field]), f"{file.name}:{number}"
 
 
-def _parse(file: CorpusFile, number: int, line: str) -> dict[str, Any]:
+def parse_row(file: CorpusFile, number: int, line: str) -> dict[str, Any]:
+    """The object of one line. Raises CorpusError naming the line."""
     remedy = "Each line holds one JSON object; mend or remove that line."
     try:
         row = json.loads(line)
@@ -78,7 +79,8 @@ def _parse(file: CorpusFile, number: int, line: str) -> dict[str, Any]:
     return row
 
 
-def _text(file: CorpusFile, number: int, field: str, value: object) -> str:
+def text_in(file: CorpusFile, number: int, field: str, value: object) -> str:
+    """The text of a row's field, a null as an empty one. Raises CorpusError naming the line."""
     if value is None:
         return ""
     if not isinstance(value, str):

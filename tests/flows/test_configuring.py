@@ -102,7 +102,10 @@ def test_options_stand_over_the_file(tmp_path: Path) -> None:
         ("[run]\nruns = 3", "expected a valid string, got 3, in {file}: run.runs"),
         ("[run]\nseed = -1", "expected greater than or equal to 0, got -1, in {file}: run.seed"),
         ("[run]\nseed = true", "expected a valid integer, got True, in {file}: run.seed"),
-        ('[run]\nstages = ","', "expected names of stages, got ',', in stages. Leave it out for those that need no model"),
+        (
+            '[run]\nstages = ","',
+            "expected names of stages, got ',', in stages. Leave it out for those that need no model",
+        ),
         ("[capture]\nwindow = true", "expected a valid integer, got True, in {file}: capture.window"),
         ('[capture]\nwindow = "64"', "expected a valid integer, got '64', in {file}: capture.window"),
         ("[capture]\nmax_documents = false", "expected a valid integer, got False, in {file}: capture.max_documents"),
