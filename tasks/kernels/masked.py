@@ -21,9 +21,9 @@ class MaskedEntries:
 
     entries: int
     """All that there are, over heads."""
-    sizes: Int[Tensor, " n"]
+    sizes: Int[Tensor, " m"]
     """How many are ranked together, each n."""
-    by_rank: Int[Tensor, "m n+1"] | None
+    by_rank: Int[Tensor, "m ranks"] | None
     """Entries behind the k highest keys, k = 0 … n; None where the entries themselves are ranked."""
 
     @classmethod

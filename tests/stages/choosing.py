@@ -1,0 +1,119 @@
+"""What tests of the stage `choices` share: a stage run on a capture, and the answers by the definitions.
+
+The plain way: float64, one pass per choice and condition by hooks on the plain model (tests/oracles/masking.py), scores
+in loops from what transformers reports of the context alone.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from storage.filesystem import open_runs
+from storage.warehouse import connect, run_sql
+from tasks.models.families import output_weights, values_in
+from tasks.models.loading import LoadedModel, prepare
+from tasks.registry import tables
+from tasks.stage import finish_stage, prepare_stage, run_stage_shards, stage_parts_left
+from tests.oracles.contributions import Oracle
+from tests.oracles.masking import masked_losses
+from tests.oracles.masking_scores import candidates, entry_scores, ranks, token_scores
+
+Row = dict[str, Any]
+
+
+def write(path: Path, *rows: Mapping[str, Any]) -> Path:
+    """A file of questions."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def run_choices(runs: str, capture: str, files: Sequence[Path], seed: int = 0, **parameters: Any) -> str:
+    """Every shard of the stage, and its end; the stage's key."""
+    given = {"files": [str(file) for file in files], **parameters}
+    key = prepare_stage(runs, capture, "choices", given, seed)
+    run_stage_shards(runs, capture, "choices", key, stage_parts_left(runs, capture, "choices", key))
+    finish_stage(runs, capture, "choices", key)
+    return key
+
+
+def rows(runs: str, where: str = "true") -> list[Row]:
+    """Rows of the table, in an order that is always the same."""
+    columns = "task, item, scope, score, direction, rate, layers, draw"
+    connection = connect(open_runs(runs), tables())
+    return list(run_sql(connection, f"select * from choices where {where} order by {columns}").to_pylist())
+
+
+def plain_oracles(loaded: LoadedModel, ids: np.ndarray) -> dict[int, Oracle]:
+    """Layer → what transformers reports of a context alone, in float64."""
+    model: Any = copy.deepcopy(loaded.model).double()
+    anatomy = prepare(model, loaded.source, dtype="float64", device="cpu").anatomy
+    model.set_attn_implementation("eager")
+    values: dict[int, Tensor] = {}
+    for layer, module in anatomy.value_projections.items():
+        module.register_forward_hook(lambda _m, _a, output, layer=layer: values.__setitem__(layer, output[0]))
+    with torch.inference_mode():
+        out = model(input_ids=torch.from_numpy(ids.astype(np.int64))[None], output_attentions=True, use_cache=False)
+    return {
+        layer: Oracle(
+            out.attentions[layer][0].numpy(),
+            values_in(anatomy, values[layer]).numpy(),
+            output_weights(anatomy, layer)[0].double().numpy(),
+        )
+        for layer in anatomy.attended
+    }
+
+
+def plain_masks(
+    oracles: Mapping[int, Oracle], length: int, scope: str, score: str, direction: str, rate: float
+) -> dict[int, Tensor]:
+    """Layer → (H, T, T) bool of a context and choice of `length` tokens: what of the context goes, by |score|."""
+    masks = {}
+    for layer, oracle in oracles.items():
+        shown = oracle.T
+        mask = torch.zeros(oracle.H, length, length, dtype=torch.bool)
+        scores = _entry_scores(oracle, score)
+        for h in range(oracle.H):
+            if scope == "token":
+                by_key = token_scores(scores[h], None, True, "sum", True)
+                ranked = ranks(by_key, [[(j,) for j in range(len(by_key))]], False)
+                mask[h, :, : len(by_key)] = torch.from_numpy(_share(ranked, len(by_key), direction, rate))
+                continue
+            places = candidates(shown, None, True, False)
+            groups = [places] if scope == "entry" else [[p for p in places if p[0] == i] for i in range(shown)]
+            ranked = ranks(scores[h], groups, True)
+            for group in groups:
+                for i, j in group:
+                    mask[h, i, j] = bool(_share(ranked[i, j], len(group), direction, rate))
+        masks[layer] = mask
+    return masks
+
+
+def _entry_scores(oracle: Oracle, score: str) -> np.ndarray:
+    """Each once: the loops are slow."""
+    known = oracle.__dict__.setdefault("known", {})
+    if score not in known:
+        known[score] = entry_scores(oracle, score)
+    return np.asarray(known[score])
+
+
+def _share(ranked: Any, n: int, direction: str, rate: float) -> Any:
+    k = math.floor(Fraction(repr(rate)) * n)
+    if direction == "comprehensiveness":
+        return (ranked >= 0) & (ranked < k)
+    return (ranked >= 0) & (ranked >= n - k) & (k > 0)
+
+
+def plain_log_probability(loaded: LoadedModel, ids: np.ndarray, n_scored: int, masks: Mapping[int, Tensor]) -> float:
+    """Of the last `n_scored` tokens of a document."""
+    none = torch.zeros(loaded.anatomy.n_heads, len(ids), len(ids), dtype=torch.bool)
+    return -float(masked_losses(loaded, ids, masks or dict.fromkeys(loaded.anatomy.attended, none))[-n_scored:].sum())
