@@ -23,3 +23,9 @@ create or replace macro row_sum_tolerance(compute_dtype, config) as
         when 'float16' in (compute_dtype, json_extract_string(config, '$.store_dtypes.attention')) then 1e-3
         else 1e-5
     end;
+
+-- The ends of the 95 % interval of a share p of n that are independent (Wilson 1927): inside 0 … 1 even where p is 0 or 1.
+create or replace macro wilson_lo(p, n) as
+    greatest(0, (p + 1.9208 / n - 1.96 * sqrt(p * (1 - p) / n + 0.9604 / n ** 2)) / (1 + 3.8416 / n));
+create or replace macro wilson_hi(p, n) as
+    least(1, (p + 1.9208 / n + 1.96 * sqrt(p * (1 - p) / n + 0.9604 / n ** 2)) / (1 + 3.8416 / n));

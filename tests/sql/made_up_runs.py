@@ -15,8 +15,15 @@ from storage.manifest import FileRecord, Manifest, PartRecord
 from storage.tables import PartWriter, write_table
 from tasks.registry import tables
 from tests.sql.made_up import DOCS, LAYERS, PER_LAYER, Columns, capture_columns, whole_columns
+from tests.sql.made_up_choices import choices_columns
 
 Change = Callable[[Columns], None]
+SHARDS: dict[str, Mapping[str, Callable[[int, int], Columns]]] = {
+    "contributions": PER_LAYER,
+}
+"""Stages with rows per document and layer: what makes each table's."""
+FINALS: dict[str, Callable[[], dict[str, Columns]]] = {"contributions": whole_columns, "choices": choices_columns}
+"""Stages with rows over the whole capture."""
 
 
 class MadeUp:
@@ -33,9 +40,20 @@ class MadeUp:
         self.changes = changes or {}
 
     def publish(self) -> None:
-        """The capture's tables and a finished run of contributions with two shards."""
+        """The capture's tables and a finished run of every stage with two shards."""
         self.capture()
         self.contributions()
+        for stage in dict.fromkeys((*SHARDS, *FINALS)):
+            if stage != "contributions":
+                self.stage(stage)
+
+    def stage(self, stage: str) -> None:
+        """A finished run of a stage."""
+        for shard in (0, 1) if stage in SHARDS else ():
+            self.part(stage, 0, shard_part(shard), self.shard_columns(shard, stage))
+        if stage in FINALS:
+            self.part(stage, 0, FINAL, FINALS[stage]())
+        self.run(stage, 0)
 
     def capture(self) -> None:
         self.manifest.write_capture({"capture": self.name, "key": self.key("capture", 0)})
@@ -52,16 +70,17 @@ class MadeUp:
 
     def republish(self) -> None:
         """Again those parts of `publish` that hold a table to be changed, or the captures' dtype."""
-        final = whole_columns()
         self.part("capture", 0, FINAL, capture_columns(self.name, self.store_dtype))
-        if set(self.changes) & set(PER_LAYER):
-            self.part("contributions", 0, shard_part(0), self.shard_columns(0))
-        if set(self.changes) & set(final):
-            self.part("contributions", 0, FINAL, final)
+        for stage, makers in SHARDS.items():
+            if set(self.changes) & set(makers):
+                self.part(stage, 0, shard_part(0), self.shard_columns(0, stage))
+        for stage, final in ((stage, make()) for stage, make in FINALS.items()):
+            if set(self.changes) & set(final):
+                self.part(stage, 0, FINAL, final)
 
-    def shard_columns(self, shard: int) -> dict[str, Columns]:
+    def shard_columns(self, shard: int, stage: str = "contributions") -> dict[str, Columns]:
         found: dict[str, Columns] = {}
-        for table, make in PER_LAYER.items():
+        for table, make in SHARDS[stage].items():
             pieces = []
             for doc in range(shard * DOCS // 2, (shard + 1) * DOCS // 2):
                 for layer in range(LAYERS):

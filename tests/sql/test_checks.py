@@ -72,13 +72,28 @@ def swap_ranks(columns: Columns) -> None:
     columns["rank"][[4, 5]] = columns["rank"][[5, 4]]
 
 
+def other_margin(columns: Columns) -> None:
+    columns["margin"][4] *= -1
+
+
 BREAKS: list[tuple[str, str, Break]] = [
     ("accepted_values", "token_scores", put("reduce", 0, "Mean")),
     ("accepted_values", "contribution_factors", put("token_group", 0, "first")),
     ("accepted_values", "semantic_cone", put("row_group", 0, "high")),
     ("accepted_values", "semantic_cone", put("sink", 0, "gone")),
     ("accepted_values", "captures", put("norm", 0, "LayerNorm")),
+    ("accepted_values", "choices", put("scope", 0, "clean")),
+    ("accepted_values", "choices", put("direction", 1, "highest")),
+    ("accepted_values", "choices", put("score", 1, "attention")),
     ("captures_totals", "captures", add("n_docs", 0, 1)),
+    ("choices_clean", "choices", drop(0)),
+    ("choices_clean", "choices", drop(3)),
+    ("choices_picked", "choices", put("picked", 4, 2)),
+    ("choices_picked", "choices", put("picked_normalised", 4, -1)),
+    ("choices_picked", "choices", put("label", 4, 2)),
+    ("choices_picked", "choices", put("n_choices", 4, 1)),
+    ("choices_picked", "choices", put("margin", 4, np.nan)),
+    ("choices_picked", "choices", other_margin),
     ("captures_totals", "captures", add("n_tokens", 0, -1)),
     ("captures_totals", "documents", drop(3)),
     ("contribution_edges_factors", "contribution_edges", add("cosine", 7, 1e-3)),
