@@ -15,6 +15,8 @@ def main() -> None:
         raise SystemExit("expected TEXT=FILE, a text of 50,000 characters or more: make bench TEXT=wiki.txt")
     runs = [("contributions", *s) for s in SIZES] + [
         ("stage", text),
+        ("masking", text),
+        ("masking", text, "--grid"),
         ("capture", text),
         ("storage", text),
         ("families",),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -28,6 +27,8 @@ from tasks.stages.masking_grid import HEAD_SCORES, RANDOM, Ranking
 
 if TYPE_CHECKING:
     from storage.tensors import DocumentLayer
+
+_KEPT_BYTES = 128 * 2**20
 
 Ranks = tuple[Tensor, Tensor]
 """Ranks, 0 the highest and −1 no candidate, and how many candidates are ranked together: what `Share` takes."""
@@ -66,7 +67,7 @@ class Rankings:
         self._made: dict[tuple[int, Ranking], Ranks] = {}
         self._outputs: dict[int, tuple[DocumentLayer, HeadOutputs]] = {}
         self._rollouts: dict[int, tuple[int, Tensor]] = {}
-        self._weights = cache(lambda layer: LayerWeights.of(model.weights(layer)[0]))
+        self._weights = _kept(model.weights)
         self._undefined: dict[tuple[int, int, Ranking], int] = {}
         self._masked: dict[tuple[int, int, Ranking], MaskedEntries] = {}
 
@@ -106,30 +107,25 @@ class Rankings:
 
     def _scored(self, document: int, ranking: Ranking) -> Ranks:
         visibility, absolute = self._model.visibility(self._layer), ranking.sign == "absolute"
+        by_head = ranking.score in HEAD_SCORES
+        scores = (
+            self._entries(document, ranking.score) if by_head else self._layer_scores(document, ranking.score)[None]
+        )
+        n = undefined_scores(scores, visibility, keep_first=ranking.keep_first)
+        self._undefined[document, self._layer, ranking] = n
+        if n:  # what is written where a head writes nothing is nothing: it must not hide what a key does elsewhere
+            scores = scores.nan_to_num(0)
         if ranking.scope in ("entry", "row"):
-            scores = self._entries(document, ranking.score)
-            self._count(document, ranking, scores)
             rank = entry_ranks if ranking.scope == "entry" else row_ranks
             return rank(scores, visibility, absolute=absolute, keep_first=ranking.keep_first)
-        if ranking.score in HEAD_SCORES:
-            scores = self._entries(document, ranking.score)
-            self._count(document, ranking, scores)
-            if ranking.scope == "layer_token":
-                scores = (scores.abs() if absolute else scores).nan_to_num_(0).sum(0, keepdim=True)
-        else:
-            scores = self._layer_scores(document, ranking.score)[None]
-            self._count(document, ranking, scores)
+        if ranking.scope == "layer_token" and by_head:
+            scores = (scores.abs() if absolute else scores).sum(0, keepdim=True)
         by_key = token_scores_of(scores, visibility, reduce=ranking.reduce, absolute=absolute)
         return self._tokens(document, ranking, by_key)
 
     def _tokens(self, document: int, ranking: Ranking, scores: Tensor) -> Ranks:
         ranks, sizes = token_ranks(scores, self._length(document), keep_first=ranking.keep_first)
         return (ranks[0], sizes[0]) if ranking.scope == "layer_token" else (ranks, sizes)
-
-    def _count(self, document: int, ranking: Ranking, scores: Tensor) -> None:
-        visibility = self._model.visibility(self._layer)
-        n = undefined_scores(scores, visibility, keep_first=ranking.keep_first)
-        self._undefined[document, self._layer, ranking] = n
 
     def _random(self, document: int, ranking: Ranking) -> Ranks:
         """Random scores in place of the model's, from a seed that names everything that they may depend on."""
@@ -160,14 +156,15 @@ class Rankings:
         return self._outputs[document]
 
     def _layer_scores(self, document: int, score: str) -> Tensor:
-        """(T, T), ≥ 0."""
+        """(1, T, T), ≥ 0."""
         if score == "rollout":
-            return self._rollout(document)
+            return self._rollout(document)[None]
         found, _ = self._of_layer(document)
         assert found.attention is not None and found.value is not None
         visibility, (projection, bias) = self._model.visibility(self._layer), self._model.weights(self._layer)
         if score == "norm":
-            return kobayashi_norms(found.attention, found.value, projection, gate=found.gate, visibility=visibility)
+            norms = kobayashi_norms(found.attention, found.value, projection, gate=found.gate, visibility=visibility)
+            return norms[None]
         assert found.residual is not None
         scale = self._model.scale[self._layer]
         return alti(
@@ -179,7 +176,7 @@ class Rankings:
             linear=self._model.norms[self._layer],
             gate=found.gate,
             visibility=visibility,
-        )
+        )[None]
 
     def _rollout(self, document: int) -> Tensor:
         """Up to and including this layer; a replay asks from below to above, so as a rule only the last is new."""
@@ -224,3 +221,19 @@ def _in_layer(ranking: Ranking, layer: int, rate: str, end: End, source: Ranking
     if ranking.scope in ("entry", "row"):
         return MaskEntries(layer, chosen)
     return DropKeys(layer, chosen, by_head=ranking.scope == "token")
+
+
+def _kept(projections: Callable[[int], tuple[Tensor, Tensor | None]]) -> Callable[[int], LayerWeights]:
+    """Inner products of each layer's projection, kept for as many layers as `_KEPT_BYTES` hold: one batch after the
+    other asks for them all, and of a wide model they are larger than its weights."""
+    kept: dict[int, LayerWeights] = {}
+
+    def weights(layer: int) -> LayerWeights:
+        if layer in kept:
+            return kept[layer]
+        found = LayerWeights.of(projections(layer)[0])
+        if (len(kept) + 1) * found.cross.nbytes <= _KEPT_BYTES:
+            kept[layer] = found
+        return found
+
+    return weights
