@@ -147,6 +147,7 @@ BREAKS: list[tuple[str, str, Break]] = [
     ("related_contribution_edges", "contribution_edges", put("key", 1, -1)),
 ]
 WITHOUT_A_BREAK = {
+    "related_choices": "its rows name no document, layer or head, and their capture is that of the part they are in",
     "unique_stages": "its rows are files named by capture, stage and key: two rows of one key cannot be written",
     "related_documents": "a capture's row and its documents are one part",
     "related_heads": "a capture's row and its heads are one part",
