@@ -60,11 +60,12 @@ def _cells(parameters: ChoicesParameters, shape: StoreShape) -> list[MaskedCell]
     """Every condition, each set of layers apart. Layers need not lie in the store: nothing of it is read."""
     if not parameters.masks:
         return []
-    return [
-        MaskedCell(cell, layers)
-        for cell in parameters.cells()
-        for layers in expanded(cell.layers, shape.attention_layers, "choices.layers")
-    ]
+    found: dict[tuple[Any, ...], MaskedCell] = {}
+    for cell in parameters.cells():
+        for layers in expanded(cell.layers, shape.attention_layers, "choices.layers"):
+            named = cell.ranking, cell.direction, cell.rate, layers  # 0-2 may be all there are
+            found.setdefault(named, MaskedCell(cell, layers))
+    return list(found.values())
 
 
 def _conditions(cells: Sequence[MaskedCell], shape: StoreShape) -> dict[str, Any]:

@@ -68,6 +68,7 @@ def plain_oracles(loaded: LoadedModel, ids: np.ndarray) -> dict[int, Oracle]:
             out.attentions[layer][0].numpy(),
             values_in(anatomy, values[layer]).numpy(),
             output_weights(anatomy, layer)[0].double().numpy(),
+            anatomy.windows[layer],
         )
         for layer in anatomy.attended
     }
@@ -84,11 +85,11 @@ def plain_masks(
         scores = _entry_scores(oracle, score)
         for h in range(oracle.H):
             if scope == "token":
-                by_key = token_scores(scores[h], None, True, "sum", True)
+                by_key = token_scores(scores[h], oracle.window, True, "sum", True)
                 ranked = ranks(by_key, [[(j,) for j in range(len(by_key))]], False)
                 mask[h, :, : len(by_key)] = torch.from_numpy(_share(ranked, len(by_key), direction, rate))
                 continue
-            places = candidates(shown, None, True, False)
+            places = candidates(shown, oracle.window, True, False)
             groups = [places] if scope == "entry" else [[p for p in places if p[0] == i] for i in range(shown)]
             ranked = ranks(scores[h], groups, True)
             for group in groups:
