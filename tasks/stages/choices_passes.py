@@ -81,7 +81,7 @@ class ChoicePasses:
         if not self._cells:
             advance(1.0)
             return found, 0
-        rankings = self._rankings(item, seed)
+        rankings = self.rankings(item, seed)
         for layer, cells in self._by_start.items():
             conditions: dict[Condition, list[int]] = {}  # cells that mask the same are one
             for number in cells:
@@ -127,7 +127,8 @@ class ChoicePasses:
         settings = TapSettings(query_block=self._replay.query_block, kept=Kept(kinds))
         return capture_batch(self._loaded, ids, settings, emit, range(len(ids)))
 
-    def _rankings(self, item: Item, seed: int) -> ContextRankings:
+    def rankings(self, item: Item, seed: int) -> ContextRankings:
+        """Rankings of an item's contexts, by a clean pass over each of them alone, whose tensors they hold."""
         held: dict[tuple[int, int], dict[str, Tensor]] = {}
         kinds = frozenset({"attention", "value", "gate", *(["residual"] if self._reads_alti else [])})
         for number, ids in enumerate(item.contexts):
@@ -162,6 +163,7 @@ class ChoicePasses:
             visibility=lambda layer: Visibility(anatomy.windows[layer], anatomy.causal),
             norms=norms_after(anatomy) if alti else {},
             scale={layer: output_scale(anatomy, layer) for layer in anatomy.attended} if alti else {},
+            attended=anatomy.attended,
         )
 
 

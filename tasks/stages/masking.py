@@ -148,6 +148,7 @@ def rankings_of(
         visibility=lambda layer: Visibility(shape.windows[layer], shape.causal),
         norms=norms_after(anatomy) if alti else {},
         scale={layer: output_scale(anatomy, layer) for layer in shape.kept_layers} if alti else {},
+        attended=shape.attention_layers,
     )
     seed = seed_for(context.seed, "masking", replay.prepared.record["key"])
     return Rankings(model, read, lambda document: lengths[document], shape.n_heads, seed)

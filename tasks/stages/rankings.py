@@ -45,6 +45,8 @@ class ScoredModel:
     """Layer → the norm that follows attention, where there is one: `alti` goes through it."""
     scale: Mapping[int, float]
     """Layer → what the layer multiplies attention's output by; `alti` adds it to the residual stream."""
+    attended: Sequence[int]
+    """The layers that have attention, which `rollout` goes through."""
 
 
 class Rankings:
@@ -181,7 +183,7 @@ class Rankings:
         done, product = self._rollouts.get(document, (-1, None))
         if done > self._layer:
             done, product = -1, None
-        for layer in range(done + 1, self._layer + 1):
+        for layer in (at for at in self._model.attended if done < at <= self._layer):
             found = self._of_layer(document)[0] if layer == self._layer else self._read(document, layer)
             assert found.attention is not None
             product = rollout(found.attention, product)
