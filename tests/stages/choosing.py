@@ -20,15 +20,44 @@ from torch import Tensor
 
 from storage.filesystem import open_runs
 from storage.warehouse import connect, run_sql
+from tasks.loaded import captured_model
 from tasks.models.families import output_weights, values_in
 from tasks.models.loading import LoadedModel, prepare
+from tasks.prepared import Prepared
 from tasks.registry import tables
 from tasks.stage import finish_stage, prepare_stage, run_stage_shards, stage_parts_left
 from tests.oracles.contributions import Oracle
 from tests.oracles.masking import masked_losses
 from tests.oracles.masking_scores import candidates, entry_scores, ranks, token_scores
+from tests.tasks import made_captures
+from tests.tasks.made_captures import BOS, LETTERS, Made, save_model
 
 Row = dict[str, Any]
+PLAIN = [
+    {"context": "The sky is", "choices": ["blue", "a green one", "loud"], "label": 0},
+    {"context": "Cats say ", "choices": ["meow", "woof"], "label": 1},
+    {"context": "One, two,", "choices": ["three.", "nine"], "label": 0},
+]
+WINOGRANDE = {"sentence": "Ann saw Bo and _ fled.", "option1": "Ann", "option2": "Bo", "answer": "1"}
+SMALL: dict[str, Any] = {"rates": [0.3], "scores": ["raw", "cw_intra", "random"], "draws": 2}
+LINE = "The quick brown fox jumps over the lazy dog.\n"
+
+
+def ids_of(text: str, bos: bool = True) -> np.ndarray:
+    """Tokens are characters."""
+    return np.array([*([BOS] if bos else []), *(3 + LETTERS.index(letter) for letter in text)], np.int32)
+
+
+def make(folder: Path, name: str = "llama", text: str = LINE * 4, **settings: object) -> Made:
+    """A capture of a tiny model, of three shards."""
+    model, file = save_model(folder / "model", name), folder / "text.txt"
+    file.write_text(text)
+    return made_captures.make(model, [file], folder / "runs", window=29, shard_tokens=80, batch_tokens=60, **settings)
+
+
+def loaded_of(made: Made) -> LoadedModel:
+    """The captured model."""
+    return captured_model(Prepared.open(made.runs, made.capture))
 
 
 def write(path: Path, *rows: Mapping[str, Any]) -> Path:

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from storage.errors import CorpusError, ForeignStore, ModelError, UnknownName, UsageError
-from tasks.loaded import captured_model
+from storage.errors import ModelError
+from tasks.corpora.continuations import Choice, Item
 from tasks.models.loading import LoadedModel
-from tasks.parameters import stage_parameters
-from tasks.prepared import Prepared
-from tasks.progress import Progress, listening
-from tasks.registry import stage
-from tasks.stage import prepare_stage, run_stage_shards, stage_parts_left, stage_units
+from tasks.registry import StageContext
+from tasks.replaying import CapturedReplay
+from tasks.stages.choices_passes import ChoicePasses, MaskedCell
+from tasks.stages.masking import rankings_of
+from tasks.stages.masking_declaration import MaskingParameters
 from tests.oracles.contributions import Oracle
 from tests.stages.choosing import (
+    PLAIN,
+    SMALL,
+    WINOGRANDE,
     Row,
+    ids_of,
+    loaded_of,
+    make,
     plain_log_probability,
     plain_masks,
     plain_oracles,
@@ -26,35 +32,12 @@ from tests.stages.choosing import (
     run_choices,
     write,
 )
-from tests.tasks import made_captures
-from tests.tasks.made_captures import BOS, LETTERS, Made, save_model
-
-PLAIN = [
-    {"context": "The sky is", "choices": ["blue", "a green one", "loud"], "label": 0},
-    {"context": "Cats say ", "choices": ["meow", "woof"], "label": 1},
-    {"context": "One, two,", "choices": ["three.", "nine"], "label": 0},
-]
-WINOGRANDE = {"sentence": "Ann saw Bo and _ fled.", "option1": "Ann", "option2": "Bo", "answer": "1"}
-SMALL: dict[str, Any] = {"rates": [0.3], "scores": ["raw", "cw_intra", "random"], "draws": 2}
-
-
-def ids_of(text: str, bos: bool = True) -> np.ndarray:
-    return np.array([*([BOS] if bos else []), *(3 + LETTERS.index(letter) for letter in text)], np.int32)
-
-
-def make(folder: Path, name: str = "llama", **settings: object) -> Made:
-    model, text = save_model(folder / "model", name), folder / "text.txt"
-    text.write_text("The quick brown fox jumps over the lazy dog.\n" * 4)
-    return made_captures.make(model, [text], folder / "runs", window=29, shard_tokens=80, batch_tokens=60, **settings)
+from tests.tasks.made_captures import Made
 
 
 @pytest.fixture
 def made(tmp_path: Path) -> Made:
     return make(tmp_path)
-
-
-def loaded_of(made: Made) -> LoadedModel:
-    return captured_model(Prepared.open(made.runs, made.capture))
 
 
 def expected(loaded: LoadedModel, item: Row, row: Row, oracles: dict[str, dict[int, Oracle]]) -> np.ndarray:
@@ -161,6 +144,36 @@ def test_a_context_of_one_token_has_nothing_to_mask(tmp_path: Path) -> None:
     np.testing.assert_allclose([row["margin"] for row in found], found[0]["margin"], atol=1e-6)
 
 
+@pytest.mark.parametrize("name", ["llama", "qwen3_next", "gemma2", "lfm2"])
+def test_a_context_is_ranked_as_the_same_text_of_a_corpus(name: str, tmp_path: Path) -> None:
+    """By every score, out of the store of a capture that holds the context as its one document."""
+    text = "The quick brown fox"
+    made = make(tmp_path, name, text=text)
+    replay = CapturedReplay.open(made.runs, made.capture)
+    grid = MaskingParameters(scopes=("entry", "token", "row", "layer_token"), keep_first=(False, True))
+    shard = replay.store.shard(0)
+    corpus = rankings_of(replay.store, shard, grid, StageContext("", 0), replay)
+    choices = Choice(0, ids_of(" jumps", bos=False)), Choice(0, ids_of(" is", bos=False))
+    item = Item("plain", 0, 0, (shard.token_ids(0),), choices, cut=False)
+    assert np.array_equal(item.contexts[0], ids_of(text))
+    cells = [MaskedCell(cell, replay.store.shape.attention_layers) for cell in grid.cells()]
+    contexts = ChoicePasses(replay, cells).rankings(item, 0)
+    shown = len(item.contexts[0])
+    for layer in replay.store.shape.attention_layers:
+        for ranking in grid.rankings():
+            if ranking.score == "random":
+                continue
+            want, sizes = corpus.of(0, layer, ranking)
+            for choice, more in enumerate((6, 3)):
+                got, as_many = contexts.of(choice, layer, ranking)
+                entries = ranking.scope in ("entry", "row")
+                assert got.shape[-1] == shown + more
+                inside = got[..., :shown, :shown] if entries else got[..., :shown]
+                assert torch.equal(inside, want), ranking
+                assert int((got >= 0).sum()) == int((want >= 0).sum())
+                assert torch.equal(as_many[..., :shown, :] if ranking.scope == "row" else as_many, sizes)
+
+
 @pytest.mark.parametrize("name", ["qwen3_next", "gpt_oss", "lfm2", "gemma2"])
 def test_gates_sinks_and_layers_without_attention(name: str, tmp_path: Path) -> None:
     made = make(tmp_path, name)
@@ -199,117 +212,3 @@ def test_the_same_seed_gives_the_same_and_another_other_draws(made: Made, tmp_pa
         margins.append([row["margin"] for row in rows(made.runs, "scope = 'entry' and round(rate, 2) = 0.5")])
     assert margins[0] != margins[1]
     assert margins[0] == pytest.approx(margins[2], abs=1e-6)
-
-
-def test_items_are_capped_and_spread_over_the_shards(made: Made, tmp_path: Path) -> None:
-    file = write(tmp_path / "plain.jsonl", *PLAIN)
-    assert len(made.store.shards) == 3
-    parameters = {"files": [str(file)], "scopes": ["none"], "items": 2}
-    key = prepare_stage(made.runs, made.capture, "choices", parameters)
-    assert [stage_units(made.runs, made.capture, "choices", key, [shard]) for shard in range(3)] == [1, 1, 0]
-    told: list[Progress] = []
-    with listening(told.append):
-        run_stage_shards(made.runs, made.capture, "choices", key, [1])
-    assert [(p.kind, p.unit, p.step) for p in told if p.kind == "choices" and p.step] == [("choices", "items", 1)]
-    assert stage_parts_left(made.runs, made.capture, "choices", key) == [0, 2]
-    run_choices(made.runs, made.capture, [file], scopes=["none"], items=2)
-    assert [row["item"] for row in rows(made.runs)] == [0, 1]
-    run_choices(made.runs, made.capture, [file], scopes=["none"], items=0)
-    assert [row["item"] for row in rows(made.runs)] == [0, 1, 2]
-
-
-def test_progress_of_a_grid_adds_up_to_the_items(made: Made, tmp_path: Path) -> None:
-    file = write(tmp_path / "plain.jsonl", *PLAIN)
-    told: list[Progress] = []
-    with listening(told.append):
-        run_choices(made.runs, made.capture, [file], layers=["all", "each"], **SMALL)
-    assert sum(p.step for p in told if p.kind == "choices") == pytest.approx(3)
-
-
-def test_a_context_that_does_not_fit_loses_its_beginning(made: Made, tmp_path: Path) -> None:
-    long = "abcdefghij" * 8  # 64 positions
-    file = write(tmp_path / "long.jsonl", {"context": long, "choices": ["k", "lmno"], "label": 0})
-    key = run_choices(made.runs, made.capture, [file], scopes=["none"])
-    (row,) = rows(made.runs)
-    loaded, want = loaded_of(made), []
-    for continuation in (" k", " lmno"):
-        whole = np.concatenate([ids_of(long[-(64 - 1 - 5) :]), ids_of(continuation, bos=False)])
-        want.append(plain_log_probability(loaded, whole, len(continuation), {}))
-    assert row["margin"] == pytest.approx(want[0] - want[1], abs=2e-5)
-    connection_rows = quality(made, key)
-    assert connection_rows == {"contexts_cut": 1, "undefined_scores": 0}
-
-
-def quality(made: Made, key: str) -> dict[str, int]:
-    import json
-
-    from storage.filesystem import open_runs
-    from storage.warehouse import connect, run_sql
-    from tasks.registry import tables
-
-    found = run_sql(connect(open_runs(made.runs), tables()), f"select quality from stages where key = '{key}'")
-    return dict(json.loads(found.column(0)[0].as_py()))
-
-
-def test_the_key_is_of_the_files_bytes_and_not_of_their_place(made: Made, tmp_path: Path) -> None:
-    here, there = tmp_path / "here", tmp_path / "there"
-    here.mkdir(), there.mkdir()
-
-    def key(*files: Path) -> str:
-        parameters = {"files": [str(file) for file in files], "scopes": ["none"]}
-        return prepare_stage(made.runs, made.capture, "choices", parameters)
-
-    one = key(write(here / "plain.jsonl", *PLAIN))
-    assert key(write(there / "plain.jsonl", *PLAIN)) == one
-    assert key(write(there / "other.jsonl", *PLAIN)) != one  # the name is the task's
-    assert key(write(here / "plain.jsonl", *PLAIN[:2])) != one
-
-
-def test_files_that_change_under_way_are_refused(made: Made, tmp_path: Path) -> None:
-    file = write(tmp_path / "plain.jsonl", *PLAIN)
-    key = prepare_stage(made.runs, made.capture, "choices", {"files": [str(file)], "scopes": ["none"]})
-    write(file, *PLAIN[:2])
-    with pytest.raises(CorpusError, match="the files that the stage was begun with, got files that changed since"):
-        run_stage_shards(made.runs, made.capture, "choices", key, [0])
-
-
-def test_a_tokenizer_that_changed_is_refused(made: Made, tmp_path: Path) -> None:
-    file = write(tmp_path / "plain.jsonl", *PLAIN)
-    tokenizer = tmp_path / "model" / "tokenizer.json"
-    tokenizer.write_text(tokenizer.read_text() + "\n")
-    with pytest.raises(ForeignStore, match="the tokenizer that was captured"):
-        run_choices(made.runs, made.capture, [file], scopes=["none"])
-
-
-@pytest.mark.parametrize(
-    ("given", "error", "said"),
-    [
-        ({}, UsageError, r"files of multiple-choice questions, got none, in choices\.files.*--set choices\.files="),
-        ({"files": "a.jsonl", "items": -1}, UsageError, r"items from 1, or 0 for all, got -1, in choices\.items"),
-        ({"files": "a.jsonl", "rates": "0"}, UsageError, r"rates in \(0, 1\], got 0\.0, in choices\.rates"),
-        ({"files": "a.jsonl", "scopes": "none,entry"}, UnknownName, "a scope, got 'none'"),
-        ({"files": "a.jsonl", "file": "b"}, UnknownName, "Did you mean 'files'"),
-    ],
-)
-def test_parameters_that_cannot_be(given: dict[str, Any], error: type[Exception], said: str) -> None:
-    with pytest.raises(error, match=said):
-        stage_parameters(stage("choices"), given)
-
-
-def test_files_are_given_as_text_with_commas() -> None:
-    parameters = stage_parameters(stage("choices"), {"files": "a.jsonl, b.jsonl"})
-    assert parameters.files == ("a.jsonl", "b.jsonl")
-    assert parameters.items == 100
-    assert len(list(parameters.cells())) == 2 * (5 + 4) * 2 * 3
-
-
-def test_what_is_wrong_is_said_before_anything_runs(made: Made, tmp_path: Path) -> None:
-    with pytest.raises(CorpusError, match="not there"):
-        prepare_stage(made.runs, made.capture, "choices", {"files": [str(tmp_path / "gone.jsonl")]})
-    bad = write(tmp_path / "bad.jsonl", PLAIN[0], {**PLAIN[1], "label": 7})
-    parameters = stage_parameters(stage("choices"), {"files": [str(bad)]})
-    with pytest.raises(CorpusError, match=r"a label from the choices .* got 7.*line 2"):
-        stage("choices").check_files(parameters)
-    file = write(tmp_path / "plain.jsonl", *PLAIN)
-    with pytest.raises(UsageError, match=r"layers with attention .*got 9, in choices\.layers"):
-        run_choices(made.runs, made.capture, [file], layers=["9"], **SMALL)
