@@ -24,6 +24,59 @@ create or replace macro row_sum_tolerance(compute_dtype, config) as
         else 1e-5
     end;
 
+-- Which document stands in a place of a bootstrap resample, both counted from 0; resample 0 is the sample itself. By md5,
+-- so that it is the same in every version of DuckDB and with any number of threads.
+create or replace macro resampled(resample, place, n_docs) as
+    case
+        when resample = 0 then place
+        else (md5_number_lower(concat(resample, ':', place)) % n_docs)::bigint
+    end;
+
+-- How often each of n documents is in a bootstrap resample: a list in their order. A sum over the documents of the
+-- resample is its list_dot_product with what they have, which adds in that order, so that no last bit depends on threads.
+create or replace macro bootstrap_weights(resample, n_docs) as (
+    select list(times::double order by document)
+    from (
+        select document, sum(hit) as times
+        from (
+            select place as document, 0 as hit from (select unnest(range(n_docs)) as place)
+            union all
+            select resampled(resample, place, n_docs), 1 from (select unnest(range(n_docs)) as place)
+        )
+        group by document
+    )
+);
+
+-- The ends of a 95 % interval over bootstrap resamples, from the rows of all resamples; NULL for one document, which
+-- resampling leaves as it is. Aggregates.
+create or replace macro interval_lo(x, resample, n_docs) as
+    quantile_cont(x, 0.025) filter (where resample > 0 and n_docs > 1);
+create or replace macro interval_hi(x, resample, n_docs) as
+    quantile_cont(x, 0.975) filter (where resample > 0 and n_docs > 1);
+
+-- What a rate's value counts for in the mean height of a curve from (0, 0) to its highest rate, by trapezoids. `before`
+-- and `after` are the rates next to it, NULL at the ends.
+create or replace macro trapezoid_weight(before, rate, after, highest) as
+    (coalesce(after, rate) - coalesce(before, 0)) / (2 * highest);
+
+-- What damage says of a score, larger being more faithful: what removing the highest-ranked does, or how little removing
+-- the lowest-ranked does.
+create or replace macro faithfulness(direction, damage) as
+    case direction when 'comprehensiveness' then damage when 'sufficiency' then -damage end;
+
+-- The scores in the order in which they are told: the published one first, from least to most faithful.
+create or replace macro score_order() as
+    ['raw', 'vw', 'vwon', 'cw_intra', 'cw_inter', 'norm', 'alti', 'rollout', 'random'];
+
+create or replace macro in_published_order(score) as list_position(score_order(), score) <= 5;
+
+-- How far the loss of one and the same computation may differ between batches, in nats a token. From `compute_dtype` of
+-- the table captures.
+create or replace macro loss_tolerance(compute_dtype) as case when compute_dtype = 'float32' then 1e-5 else 2e-2 end;
+
+-- Whether a text names layers as the tables do: all, or numbers and ranges such as 3,10-19.
+create or replace macro is_layers(text) as regexp_full_match(text, 'all|\d+(-\d+)?(,\d+(-\d+)?)*');
+
 -- The ends of the 95 % interval of a share p of n that are independent (Wilson 1927): inside 0 … 1 even where p is 0 or 1.
 create or replace macro wilson_lo(p, n) as
     greatest(0, (p + 1.9208 / n - 1.96 * sqrt(p * (1 - p) / n + 0.9604 / n ** 2)) / (1 + 3.8416 / n));

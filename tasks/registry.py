@@ -118,9 +118,10 @@ def stages() -> dict[str, Stage]:
     from tasks.stages.choices_declaration import CHOICES_STAGE
     from tasks.stages.contributions_declaration import CONTRIBUTIONS
     from tasks.stages.masking_declaration import MASKING_STAGE
+    from tasks.stages.selection_declaration import SELECTION, TAXONOMY
     from tasks.stages.sink_declaration import SINK
 
-    return {s.name: s for s in (CONTRIBUTIONS, MASKING_STAGE, CHOICES_STAGE, SINK)}
+    return {s.name: s for s in (CONTRIBUTIONS, MASKING_STAGE, CHOICES_STAGE, SINK, SELECTION, TAXONOMY)}
 
 
 def stage(name: str) -> Stage:

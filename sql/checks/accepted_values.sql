@@ -12,6 +12,31 @@ with held as (
     union all
     select capture, 'semantic_cone.sink', sink, ['kept', 'zeroed'] from semantic_cone group by all
     union all
+    select capture, 'masking.scope', scope, ['entry', 'token', 'row', 'layer_token'] from masking group by all
+    union all
+    select capture, 'masking.reduce', reduce, ['mean', 'sum', 'none'] from masking group by all
+    union all
+    select capture, 'masking.direction', direction, ['comprehensiveness', 'sufficiency'] from masking group by all
+    union all
+    select capture, 'masking.sign', sign, ['absolute', 'signed'] from masking group by all
+    union all
+    select capture, 'masking.score', score, score_order() from masking group by all
+    union all
+    select capture, 'masking.layers', layers, case when is_layers(layers) then [layers] end from masking group by all
+    union all
+    select capture, 'sink_removal.layers', layers, case when is_layers(layers) then [layers] end
+    from sink_removal group by all
+    union all
+    select capture, 'selection.ranking', ranking, ['attention', 'contribution'] from selection group by all
+    union all
+    select capture, 'selection.distance', distance, ['euclidean', 'cosine'] from selection group by all
+    union all
+    select capture, 'selection.sink', sink, ['included', 'excluded'] from selection group by all
+    union all
+    select capture, 'taxonomy.rule', rule, ['plurality', 'majority', 'final_query'] from taxonomy group by all
+    union all
+    select capture, 'taxonomy.class', class, ['retriever', 'mixer', 'reset'] from taxonomy group by all
+    union all
     select capture, 'choices.scope', scope, ['none', 'entry', 'token', 'row', 'layer_token'] from choices group by all
     union all
     select capture, 'choices.reduce', reduce, ['none', 'mean', 'sum'] from choices group by all

@@ -21,10 +21,10 @@ class MaskedEntries:
 
     entries: int
     """All that there are, over heads."""
-    sizes: Int[Tensor, " m"]
+    sizes: Int[Tensor, " n"]
     """How many are ranked together, each n."""
-    by_rank: Int[Tensor, "m ranks"] | None
-    """Entries behind the k highest keys, k = 0 … n; None where the entries themselves are ranked."""
+    by_rank: Int[Tensor, "n ranks"] | None
+    """Entries behind the k highest keys of a ranking, k = 0 … its size; None where entries themselves are ranked."""
 
     @classmethod
     def of_entries(cls, sizes: Int[Tensor, "H q 1"], n_tokens: int, visibility: Visibility) -> MaskedEntries:

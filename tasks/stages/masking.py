@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from storage.errors import UsageError
 from storage.keys import seed_for
+from storage.numbers import spans
 from tasks.kernels.visibility import Visibility
 from tasks.models.after_attention import norms_after, output_scale
 from tasks.stages.masking_grid import KEYS, Cell, expanded
@@ -23,6 +25,7 @@ from tasks.stages.rankings import Rankings, ScoredModel, masking
 from tasks.stages.replays import clean_losses, combine, finish, label, losses, replay_of
 
 if TYPE_CHECKING:
+    from storage.store_shape import StoreShape
     from storage.tensors import ActivationStore, DocumentLayer, ShardReader
     from tasks.models.interventions import Condition
     from tasks.registry import Partial, Rows, StageContext
@@ -113,11 +116,13 @@ def _columns(plan: _Plan, shard: ShardReader, sums: np.ndarray, masked: np.ndarr
 
 
 def _plans(parameters: MaskingParameters, kept: Sequence[int], rankings: Rankings) -> list[_Plan]:
-    plans = []
-    for (layers, _), cells in groupby(parameters.cells(), key=lambda cell: (cell.layers, cell.ranking.scope)):
+    """Sets of layers that come to the same ones, as `each` and `all` of a store of one layer, are one."""
+    plans = dict[tuple[tuple[int, ...], str], _Plan]()
+    for (layers, scope), cells in groupby(parameters.cells(), key=lambda cell: (cell.layers, cell.ranking.scope)):
         together = tuple(cells)
-        plans += [_Plan(each, together, rankings) for each in expanded(layers, kept, "masking.layers")]
-    return plans
+        for each in expanded(layers, kept, "masking.layers"):
+            plans.setdefault((each, scope), _Plan(each, together, rankings))
+    return list(plans.values())
 
 
 def _pieces(shard: ShardReader, n_conditions: int, batch_tokens: int) -> Iterator[list[int]]:
@@ -126,6 +131,18 @@ def _pieces(shard: ShardReader, n_conditions: int, batch_tokens: int) -> Iterato
     size = max(1, _BATCHES * batch_tokens // (widest * n_conditions))
     for start in range(0, len(shard.documents), size):
         yield shard.documents[start : start + size]
+
+
+def _require_below(shape: StoreShape) -> None:
+    """UsageError unless attention of all layers up to the last one kept is there for rollout to be followed through."""
+    below = [layer for layer in shape.attention_layers if layer <= shape.kept_layers[-1]]
+    if missing := [layer for layer in below if layer not in shape.kept_layers]:
+        raise UsageError(
+            f"a store of all layers with attention up to {shape.kept_layers[-1]}, which rollout goes through",
+            got=f"one without {spans(missing)}",
+            where="masking.scores",
+            remedy="Leave rollout out of masking.scores, or capture those layers too.",
+        )
 
 
 def rankings_of(
@@ -137,6 +154,8 @@ def rankings_of(
 ) -> Rankings:
     """Rankings of a shard's documents, from what the store holds of them."""
     shape, alti = store.shape, parameters.reads("alti")
+    if parameters.reads("rollout"):
+        _require_below(shape)
     kinds = ["attention", "value", *(["gate"] if shape.gated else []), *(["residual"] if alti else [])]
     anatomy, lengths = replay.replayer.anatomy, dict(zip(shard.documents, shard.lengths, strict=True))
 
@@ -145,10 +164,10 @@ def rankings_of(
 
     model = ScoredModel(
         weights=store.weights,
+        attended=shape.attention_layers,
         visibility=lambda layer: Visibility(shape.windows[layer], shape.causal),
         norms=norms_after(anatomy) if alti else {},
         scale={layer: output_scale(anatomy, layer) for layer in shape.kept_layers} if alti else {},
-        attended=shape.attention_layers,
     )
     seed = seed_for(context.seed, "masking", replay.prepared.record["key"])
     return Rankings(model, read, lambda document: lengths[document], shape.n_heads, seed)

@@ -19,7 +19,7 @@ from tasks.kernels.layer_scores import Linearised, alti, kobayashi_norms, rollou
 from tasks.kernels.masked import MaskedEntries
 from tasks.kernels.outputs import HeadOutputs, head_outputs
 from tasks.kernels.ranking import entry_ranks, row_ranks, token_ranks, token_scores_of, undefined_scores
-from tasks.kernels.visibility import Visibility
+from tasks.kernels.visibility import QueryBlock, Visibility
 from tasks.kernels.weights import LayerWeights
 from tasks.models.given import End, Share
 from tasks.models.interventions import Condition, DropKeys, Intervention, MaskEntries
@@ -40,13 +40,13 @@ class ScoredModel:
 
     weights: Callable[[int], tuple[Tensor, Tensor | None]]
     """Layer → W_O by head (H, d_v, D) and its bias."""
+    attended: Sequence[int]
+    """The layers that have attention: `rollout` follows it through those up to its own."""
     visibility: Callable[[int], Visibility]
     norms: Mapping[int, Linearised | None]
     """Layer → the norm that follows attention, where there is one: `alti` goes through it."""
     scale: Mapping[int, float]
     """Layer → what the layer multiplies attention's output by; `alti` adds it to the residual stream."""
-    attended: Sequence[int]
-    """The layers that have attention, which `rollout` goes through."""
 
 
 class Rankings:
@@ -97,7 +97,8 @@ class Rankings:
         return gone / max(1, sum(count.entries for count in counts))
 
     def forget(self) -> None:
-        """Begin to count anew."""
+        """Begin to count anew: a ranking counts what it is of when it is made."""
+        self._made.clear()
         self._undefined.clear()
         self._masked.clear()
 
@@ -157,8 +158,9 @@ class Rankings:
 
     def _layer_scores(self, document: int, score: str) -> Tensor:
         """(1, T, T), ≥ 0."""
-        if score == "rollout":
-            return self._rollout(document)[None]
+        if score == "rollout":  # what came by layers below may lie outside this one's window
+            whole = QueryBlock(0, n := self._length(document), 0, n)
+            return (self._rollout(document) * self._model.visibility(self._layer).inside(whole, n))[None]
         found, _ = self._of_layer(document)
         assert found.attention is not None and found.value is not None
         visibility, (projection, bias) = self._model.visibility(self._layer), self._model.weights(self._layer)
@@ -179,7 +181,10 @@ class Rankings:
         )[None]
 
     def _rollout(self, document: int) -> Tensor:
-        """Up to and including this layer; a replay asks from below to above, so as a rule only the last is new."""
+        """Up to and including this layer, through those that have attention.
+
+        A replay asks from below to above, so as a rule only the last is new.
+        """
         done, product = self._rollouts.get(document, (-1, None))
         if done > self._layer:
             done, product = -1, None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from importlib import import_module
@@ -14,7 +16,8 @@ from flows.config import CaptureConfig, Config
 from flows.configuring import chosen_stages, configure, preset_names, stage_changes
 from storage.errors import CorpusError, UnknownName, UsageError
 from tasks.identity import CaptureSettings
-from tasks.registry import stages
+from tasks.parameters import stage_parameters
+from tasks.registry import stage, stages, store_stages
 
 
 def made(source: str | None = None, capture: Mapping[str, Any] | None = None, **run: Any) -> Config:
@@ -42,7 +45,7 @@ def test_no_file_is_the_default_preset() -> None:
     config = made()
     assert (config.capture.model, config.capture.corpus) == ("sample", ("python-topics",))
     assert (config.capture.window, config.capture.max_documents, config.run.runs) == (256, 48, "runs")
-    assert chosen_stages(config) == tuple(stages())
+    assert chosen_stages(config) == store_stages()  # those that run the model again wait until they are named
 
 
 def test_every_preset_is_valid() -> None:
@@ -56,6 +59,11 @@ def test_everything_shows_the_defaults() -> None:
     assert made("everything").capture == CaptureConfig()
     text = (Path(__file__).parents[2] / "presets" / "everything.toml").read_text(encoding="utf-8")
     assert all(name in text for name in CaptureConfig.model_fields)
+    shown = tomllib.loads(re.sub(r"^# (?=\[stages|\w+ = )", "", text, flags=re.MULTILINE))["stages"]
+    assert {"contributions", "masking"} <= set(shown)
+    for name, values in shown.items():
+        assert set(values) == set(stage(name).parameter_names())
+        assert stage_parameters(stage(name), values) == stage(name).parameters()
 
 
 def test_another_model_has_its_own_window() -> None:

@@ -19,6 +19,7 @@ import pytest
 from tests.flows.command import THEODOLITE, Answer, environment
 
 Call = Callable[..., Answer]
+STAGES = ("contributions", "selection", "taxonomy")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # each starts Prefect, some of them several times
 
 
@@ -39,7 +40,7 @@ def test_run_again_and_changed(call: Call, capture_arguments: tuple[str, ...], t
     content = first.content
     assert content["work"] == [
         {"name": "capture", "shards": 1, "reused": 0},
-        {"name": "contributions", "shards": 1, "reused": 0},
+        *({"name": name, "shards": 1, "reused": 0} for name in STAGES),
     ]
     _tables_hold(Path(content["warehouse"]), content["tables"])
     assert Path(content["run"]) == tmp_path / "runs" / content["capture"]
@@ -49,7 +50,7 @@ def test_run_again_and_changed(call: Call, capture_arguments: tuple[str, ...], t
 
     again = call(*arguments)
     assert "capture: 1 of 1 shards reused" in again.err
-    assert [work["reused"] for work in again.content["work"]] == [1, 1]
+    assert [work["reused"] for work in again.content["work"]] == [1] * (1 + len(STAGES))
     assert (again.content["capture"], again.content["tables"]) == (content["capture"], content["tables"])
     assert _tensor_times(tmp_path / "runs") == before
 
@@ -61,7 +62,8 @@ def test_run_again_and_changed(call: Call, capture_arguments: tuple[str, ...], t
     assert _tensor_times(tmp_path / "runs") == before
 
     standing = {(s["stage"], s["status"]): s for s in call("status", "--json").content["status"]}
-    assert set(standing) == {("capture", "done"), ("contributions", "done"), ("contributions", "stale")}
+    done = {(name, "done") for name in ("capture", *STAGES)}
+    assert set(standing) == {*done, ("contributions", "stale")}
     assert standing["capture", "done"]["last_run"]["reused"] == 1
 
     for command in content["next"]:

@@ -16,14 +16,26 @@ from storage.tables import PartWriter, write_table
 from tasks.registry import tables
 from tests.sql.made_up import DOCS, LAYERS, PER_LAYER, Columns, capture_columns, whole_columns
 from tests.sql.made_up_choices import choices_columns
+from tests.sql.made_up_replays import masking_columns, sink_columns
+from tests.sql.made_up_selection import SELECTION_PER_LAYER, taxonomy_columns
 
 Change = Callable[[Columns], None]
 SHARDS: dict[str, Mapping[str, Callable[[int, int], Columns]]] = {
     "contributions": PER_LAYER,
+    "selection": SELECTION_PER_LAYER,
 }
 """Stages with rows per document and layer: what makes each table's."""
-FINALS: dict[str, Callable[[], dict[str, Columns]]] = {"contributions": whole_columns, "choices": choices_columns}
+FINALS: dict[str, Callable[[], dict[str, Columns]]] = {
+    "contributions": whole_columns,
+    "taxonomy": taxonomy_columns,
+    "choices": choices_columns,
+}
 """Stages with rows over the whole capture."""
+REPLAYS: dict[str, tuple[str, Callable[[range, Columns], Columns]]] = {
+    "masking": ("masking", masking_columns),
+    "sink": ("sink_removal", sink_columns),
+}
+"""Of each stage that runs the model again its table, and what fills it for a range of documents."""
 
 
 class MadeUp:
@@ -46,6 +58,7 @@ class MadeUp:
         for stage in dict.fromkeys((*SHARDS, *FINALS)):
             if stage != "contributions":
                 self.stage(stage)
+        self.replays()
 
     def stage(self, stage: str) -> None:
         """A finished run of a stage."""
@@ -68,6 +81,19 @@ class MadeUp:
             self.part("contributions", variant, FINAL, whole_columns())
         self.run("contributions", variant, "done" if len(shards) == 2 else "partial", requested, len(shards))
 
+    def replays(self) -> None:
+        """Runs of the stages that run the model again."""
+        for stage in REPLAYS:
+            for shard in (0, 1):
+                self.replay_part(stage, shard)
+            self.run(stage, 0)
+
+    def replay_part(self, stage: str, shard: int) -> None:
+        documents = capture_columns(self.name, self.store_dtype)["documents"]
+        docs = range(shard * DOCS // 2, (shard + 1) * DOCS // 2)
+        table, make = REPLAYS[stage]
+        self.part(stage, 0, shard_part(shard), {table: make(docs, documents)})
+
     def republish(self) -> None:
         """Again those parts of `publish` that hold a table to be changed, or the captures' dtype."""
         self.part("capture", 0, FINAL, capture_columns(self.name, self.store_dtype))
@@ -77,6 +103,9 @@ class MadeUp:
         for stage, final in ((stage, make()) for stage, make in FINALS.items()):
             if set(self.changes) & set(final):
                 self.part(stage, 0, FINAL, final)
+        for stage, (table, _) in REPLAYS.items():
+            if table in self.changes:
+                self.replay_part(stage, 0)
 
     def shard_columns(self, shard: int, stage: str = "contributions") -> dict[str, Columns]:
         found: dict[str, Columns] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import duckdb
 import numpy as np
@@ -41,7 +42,18 @@ def add(column: str, row: int, amount: float) -> Break:
     return change
 
 
-def drop(row: int) -> Break:
+def alter(column: str, value: Any, **where: Any) -> Break:
+    """The first row that is `where` says, with an amount added, or with another word."""
+
+    def change(columns: Columns) -> None:
+        row = np.flatnonzero(np.all([columns[name] == wanted for name, wanted in where.items()], axis=0))[0]
+        (put if isinstance(value, str) else add)(column, row, value)(columns)
+
+    change.__name__ = f"{column}:{value} of {'-'.join(map(str, where.values()))}"
+    return change
+
+
+def drop(row: int | slice) -> Break:
     def change(columns: Columns) -> None:
         for name in columns:
             columns[name] = np.delete(columns[name], row)
@@ -72,6 +84,10 @@ def swap_ranks(columns: Columns) -> None:
     columns["rank"][[4, 5]] = columns["rank"][[5, 4]]
 
 
+def another_class(columns: Columns) -> None:
+    columns["class"][0] = "reset" if columns["class"][0] == "mixer" else "mixer"
+
+
 def other_margin(columns: Columns) -> None:
     columns["margin"][4] *= -1
 
@@ -82,6 +98,19 @@ BREAKS: list[tuple[str, str, Break]] = [
     ("accepted_values", "semantic_cone", put("row_group", 0, "high")),
     ("accepted_values", "semantic_cone", put("sink", 0, "gone")),
     ("accepted_values", "captures", put("norm", 0, "LayerNorm")),
+    *(
+        ("accepted_values", "masking", put(column, 0, word))
+        for column, word in (
+            ("scope", "entries"),
+            ("reduce", "max"),
+            ("direction", "necessity"),
+            ("sign", "signs"),
+            ("score", "cw"),
+            ("layers", "every"),
+            ("layers", "3-"),
+        )
+    ),
+    ("accepted_values", "sink_removal", put("layers", 0, "none")),
     ("accepted_values", "choices", put("scope", 0, "clean")),
     ("accepted_values", "choices", put("direction", 1, "highest")),
     ("accepted_values", "choices", put("score", 1, "attention")),
@@ -96,6 +125,14 @@ BREAKS: list[tuple[str, str, Break]] = [
     ("choices_picked", "choices", other_margin),
     ("captures_totals", "captures", add("n_tokens", 0, -1)),
     ("captures_totals", "documents", drop(3)),
+    ("changed_losses", "masking", put("nll_sum", 9, np.nan)),
+    ("changed_losses", "masking", put("nll_sum", 9, -1.0)),
+    ("changed_losses", "sink_removal", put("nll_sum", 1, np.nan)),
+    ("clean_losses", "masking", add("nll_clean_sum", 9, 1e-4)),
+    ("clean_losses", "masking", put("nll_clean_sum", 9, np.nan)),
+    ("clean_losses", "masking", add("n_predicted", 9, 1)),
+    ("clean_losses", "sink_removal", add("nll_clean_sum", 1, 1e-4)),
+    ("clean_losses", "sink_removal", add("n_predicted", 1, -1)),
     ("contribution_edges_factors", "contribution_edges", add("cosine", 7, 1e-3)),
     ("contribution_edges_factors", "contribution_edges", put("cw_intra", 7, np.nan)),
     ("contribution_edges_ranks", "contribution_edges", swap_ranks),
@@ -120,12 +157,58 @@ BREAKS: list[tuple[str, str, Break]] = [
     ("heads_complete", "heads", drop(7)),
     ("heads_complete", "heads", put("kv_head", 1, 1)),
     ("heads_complete", "captures", add("n_layers", 0, 1)),
+    ("masking_alike", "masking", alter("nll_sum", 1e-6, scope="row", score="vwon")),
+    ("masking_alike", "masking", alter("masked_fraction", 0.05, scope="row", score="vw")),
+    ("masking_alike", "masking", alter("nll_sum", 1e-6, scope="entry", score="raw", sign="signed")),
+    ("masking_alike", "masking", alter("nll_sum", 1e-6, scope="token", score="random", reduce="mean", draw=1)),
+    ("masking_complete", "masking", drop(9)),
+    ("masking_complete", "masking", drop(slice(0, 30))),
+    ("masking_conditions", "masking", put("rate", 9, 0.0)),
+    ("masking_conditions", "masking", put("rate", 9, 1.5)),
+    ("masking_conditions", "masking", put("rate", 9, np.nan)),
+    ("masking_conditions", "masking", put("reduce", 0, "sum")),
+    ("masking_conditions", "masking", alter("scope", "token", scope="layer_token", score="norm")),
+    ("masking_conditions", "masking", put("draw", 0, 1)),
+    ("masking_everything", "masking", alter("nll_sum", 1e-3, rate=1.0, score="cw_inter")),
+    ("masking_everything", "masking", alter("masked_fraction", -0.05, rate=1.0, score="cw_inter")),
+    ("masking_fraction", "masking", put("masked_fraction", 0, 0.11)),
+    ("masking_fraction", "masking", alter("masked_fraction", 0.1, rate=1.0, scope="token")),
+    ("masking_fraction", "masking", put("masked_fraction", 9, -0.01)),
+    ("masking_fraction", "masking", put("masked_fraction", 9, np.nan)),
     ("sink_geometry_formula", "sink_geometry", add("a_star", 5, 1e-3)),
     ("sink_geometry_formula", "sink_geometry", add("min_norm", 5, 1e-3)),
     ("sink_geometry_formula", "sink_geometry", put("a_star", 5, np.nan)),
     ("sink_geometry_formula", "sink_geometry", put("min_norm", 5, np.nan)),
     ("sink_geometry_formula", "sink_geometry", flip(5)),
     ("sink_geometry_minimum", "sink_geometry", put("output_norm", 5, 1e-3)),
+    ("sink_removal_complete", "sink_removal", drop(0)),
+    ("sink_removal_complete", "sink_removal", drop(2)),
+    ("sink_removal_complete", "sink_removal", put("layers", 1, "0,1")),
+    ("accepted_values", "selection", put("ranking", 0, "norm")),
+    ("accepted_values", "selection", put("distance", 0, "Cosine")),
+    ("accepted_values", "selection", put("sink", 0, "kept")),
+    ("accepted_values", "taxonomy", put("rule", 0, "final")),
+    ("accepted_values", "taxonomy", put("class", 0, "Mixer")),
+    ("selection_bounds", "selection", put("precision", 0, 0.01)),
+    ("selection_bounds", "selection", put("inversions", 0, 1)),
+    ("selection_bounds", "selection", put("margin", 0, 0.0)),
+    ("selection_bounds", "selection", put("recall", 0, np.nan)),
+    ("selection_certificate", "selection", put("certified_precision", 0, 1.1)),
+    ("selection_certificate", "selection", put("certified_recall", 0, np.nan)),
+    ("selection_certificate", "selection", put("certified_recall", 1, 0.5)),
+    ("selection_f_score", "selection", put("f_score", 0, 0.9)),
+    ("selection_f_score", "selection", put("precision", 0, 0.0)),
+    ("selection_one_key", "selection", put("f_score", 0, 0.5)),
+    ("selection_one_key", "selection", put("margin", 0, -0.1)),
+    ("sink_statistics_ranges", "sink_statistics", put("coherence_max", 0, 0.0)),
+    ("sink_statistics_ranges", "sink_statistics", put("mean_cosine", 0, -1.1)),
+    ("taxonomy_classes", "taxonomy", drop(0)),
+    ("taxonomy_classes", "taxonomy", another_class),
+    ("taxonomy_shares", "taxonomy", add("share_self", 0, 1e-3)),
+    ("taxonomy_shares", "taxonomy", add("margin", 0, 1e-3)),
+    ("taxonomy_shares", "taxonomy", put("agreement_halves", 0, 1.1)),
+    ("taxonomy_shares", "taxonomy", put("share_sink", 0, np.nan)),
+    ("related_selection", "selection", put("query", 0, 6)),
     ("token_scores_reduce", "token_scores", add("raw", 0, 1e-2)),
     ("token_scores_reduce", "token_scores", add("cw_inter_abs", 1, 1e-2)),
     ("token_scores_reduce", "token_scores", put("cw_intra", 1, np.nan)),
@@ -140,7 +223,10 @@ BREAKS: list[tuple[str, str, Break]] = [
         for name, spec in tables().items()
         if "layer" in spec.grain and name != "heads"
     ),
-    *((f"related_{name}", name, put("doc", 0, 99)) for name in ("tokens", "semantic_drift", "token_scores")),
+    *(
+        (f"related_{name}", name, put("doc", 0, 99))
+        for name in ("tokens", "semantic_drift", "token_scores", "masking", "sink_removal")
+    ),
     ("related_tokens", "tokens", put("position", 1, 6)),
     ("related_token_scores", "token_scores", put("position", 1, 6)),
     ("related_contribution_rows", "contribution_rows", put("query", 1, 6)),

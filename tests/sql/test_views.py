@@ -18,7 +18,7 @@ from storage.tables import TableSpec
 from storage.warehouse import connect, run_sql, table_counts
 from tasks.registry import tables
 from tests.sql.made_up import DOCS, HEADS, LAYERS, TOKENS, Columns
-from tests.sql.made_up_runs import FINALS, SHARDS, MadeUp
+from tests.sql.made_up_runs import FINALS, REPLAYS, SHARDS, MadeUp
 
 SQL_TYPES = {
     pa.int32(): "INTEGER",
@@ -146,7 +146,7 @@ def test_another_capture_s_run_makes_nothing_stale(runs: LocalFolder) -> None:
     beta.contributions(variant=1, requested=9)
     connection = connect(runs, tables())
     assert count(connection, "contribution_rows") == 2 * ROWS
-    assert count(connection, "stages where status = 'done'") == 1 + len({*SHARDS, *FINALS}) + 2
+    assert count(connection, "stages where status = 'done'") == 1 + len({*SHARDS, *FINALS, *REPLAYS}) + 2
 
 
 def test_a_partial_run_is_shown_and_its_status_says_so(tmp_path: Path) -> None:

@@ -13,8 +13,7 @@ import torch
 from storage.columns import as_column, row_count
 from storage.store_shape import StoreShape
 from storage.tensors import DocumentLayer
-from tasks.registry import StageContext, stage
-from tasks.stages import contributions
+from tasks.registry import StageContext, stage, tables
 from tasks.stages.contributions_declaration import ContributionParameters
 from tests.kernels.documents import Document, random_document
 
@@ -30,7 +29,7 @@ class MemoryRows:
     row_groups: list[str] = field(default_factory=list)
 
     def add(self, table: str, columns: Mapping[str, Any]) -> None:
-        spec = {t.name: t for t in stage("contributions").tables}[table]
+        spec = tables()[table]
         given = {"capture": "made-up", "stage_key": "key", **columns}
         assert set(given) == set(spec.schema.names)
         n_rows = row_count(table, columns)
@@ -109,18 +108,22 @@ class Run:
 
 
 def run_stage(
-    store: Any, shards: Sequence[Any], parameters: ContributionParameters | None = None, context: StageContext = CONTEXT
+    store: Any,
+    shards: Sequence[Any],
+    parameters: Any = None,
+    context: StageContext = CONTEXT,
+    name: str = "contributions",
 ) -> Run:
     """The stage as its runner does it: every shard, their partials combined in order, the end."""
     parameters = parameters or ContributionParameters(edges=4, resamples=50)
-    rows, quality = MemoryRows(), {}
+    steps, rows, quality = stage(name).steps(), MemoryRows(), {}
     partials = []
     for shard in shards:
-        partial, counts = contributions.per_shard(store, shard, parameters, context, rows)
+        partial, counts = steps.per_shard(store, shard, parameters, context, rows)
         partials.append(partial)
         quality = {name: quality.get(name, 0) + n for name, n in counts.items()}
     combined = partials[0]
     for partial in partials[1:]:
-        combined = contributions.combine(combined, partial)
-    quality |= contributions.finish(store, combined, parameters, context, rows)
+        combined = steps.combine(combined, partial)
+    quality |= steps.finish(store, combined, parameters, context, rows)
     return Run(rows, combined, quality)

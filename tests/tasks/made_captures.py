@@ -27,6 +27,11 @@ KINDS = ("attention", "value", "output_input", "residual")
 def save_model(folder: Path, name: str = "llama", *, bos: bool = True, **changes: Any) -> Path:
     """A tiny model with a tokenizer of characters, which puts `<s>` in front of a text, or has no such token."""
     tiny_model(name, **changes).save_pretrained(folder)
+    return save_tokenizer(folder, bos=bos)
+
+
+def save_tokenizer(folder: Path, *, bos: bool = True) -> Path:
+    """A tokenizer of characters: LETTERS behind three special tokens."""
     special = ["<s>", "</s>", "<unk>"] if bos else ["<a>", "<b>", "<unk>"]
     vocabulary = {token: i for i, token in enumerate([*special, *LETTERS])}
     assert len(vocabulary) <= VOCABULARY

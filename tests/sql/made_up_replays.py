@@ -1,0 +1,69 @@
+"""Made-up losses of runs of the model with something changed: the tables masking and sink_removal."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import numpy as np
+
+from tasks.stages.masking_grid import Cell, MaskingGrid
+from tests.sql.made_up import LAYERS, TOKENS, Columns
+
+GRID = MaskingGrid(
+    scores=("raw", "vw", "vwon", "cw_intra", "cw_inter", "norm", "random"),
+    rates=(0.1, 0.5, 1.0),
+    reduce=("sum", "mean"),
+    signs=("absolute", "signed"),
+    draws=2,
+)
+"""Where every identity of masking has rows: both signs, both reductions, and a rate of 1."""
+
+
+def masking_columns(docs: range, documents: Columns, grid: MaskingGrid = GRID) -> Columns:
+    """Rows of these documents, alike where conditions mask the same by construction."""
+    rows = [
+        {
+            "doc": doc,
+            **cell.columns(),
+            "layers": "all",
+            "nll_sum": documents["nll_sum"][doc] + (TOKENS - 1) * damage(doc, cell),
+            "nll_clean_sum": documents["nll_sum"][doc],
+            "n_predicted": TOKENS - 1,
+            # Of 20 candidates; keys go with as many entries as queries see them.
+            "masked_fraction": int(cell.rate * 20) / 20,
+        }
+        for doc in docs
+        for cell in grid.cells()
+    ]
+    return columns_of(rows)
+
+
+def damage(doc: int, cell: Cell) -> float:
+    """Nats a token."""
+    everything = cell.rate == 1
+    named = (doc, cell.ranking.scope if everything else cell.ranking.canonical(), cell.rate)
+    drawn = np.random.default_rng(zlib.crc32(repr((*named, "" if everything else cell.direction)).encode()))
+    return float(drawn.uniform(-0.2, 1))
+
+
+def sink_columns(docs: range, documents: Columns) -> Columns:
+    """Rows of these documents: each layer, then all."""
+    rows = [
+        {
+            "doc": doc,
+            "layers": layers,
+            "nll_sum": documents["nll_sum"][doc] + 0.1 * (doc + 1) * (at + 1),
+            "nll_clean_sum": documents["nll_sum"][doc],
+            "n_predicted": TOKENS - 1,
+        }
+        for doc in docs
+        for at, layers in enumerate([*map(str, range(LAYERS)), "all"])
+    ]
+    return columns_of(rows)
+
+
+def columns_of(rows: list[dict[str, Any]]) -> Columns:
+    """Text as objects, so that a test may put a longer word in."""
+    found = {name: [row[name] for row in rows] for name in rows[0]}
+    return {n: np.asarray(cells, dtype=object if isinstance(cells[0], str) else None) for n, cells in found.items()}

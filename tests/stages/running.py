@@ -1,0 +1,68 @@
+"""What the tests of stages that run a model again share: small captures, and a stage run as its flow runs it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tasks.prepared import Prepared
+from tasks.stage import finish_stage, prepare_stage, run_stage_shards, stage_parts_left
+from tests.tasks import made_captures
+from tests.tasks.made_captures import Made, save_model
+
+TEXT = "The quick brown fox jumps over"
+WINDOW = 13
+
+
+def captured(folder: Path, name: str = "llama", *, text: str = TEXT, **settings: Any) -> Made:
+    """A tiny model over documents of 13 tokens, the last of them shorter."""
+    model, corpus = folder / "model", folder / "text.txt"
+    if not model.exists():
+        save_model(model, name)
+    corpus.write_text(text)
+    return made_captures.make(model, [corpus], folder / "runs", **{"window": WINDOW, "device": "cpu", **settings})
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A stage that was done."""
+
+    made: Made
+    stage: str
+    key: str
+
+    def table(self, name: str) -> pa.Table:
+        """Its rows of a table, of all parts."""
+        return pq.read_table(self.folder(name))
+
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        return self.table(name).to_pylist()
+
+    def folder(self, name: str) -> Path:
+        """Where the parts of a table lie."""
+        layout = Prepared.open(self.made.runs, self.made.capture).layout
+        return (Path(self.made.runs) / layout.table_part(name, self.key, "any")).parent
+
+    def bytes(self, name: str) -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in sorted(self.folder(name).iterdir())}
+
+    def record(self) -> dict[str, Any]:
+        """The row of the table of stages, its counts as a mapping."""
+        prepared = Prepared.open(self.made.runs, self.made.capture)
+        path = Path(self.made.runs) / prepared.layout.stages_table(self.stage, self.key)
+        (row,) = pq.read_table(path).to_pylist()
+        return {**row, "quality": json.loads(row["quality"])}
+
+
+def run(made: Made, stage: str, values: Mapping[str, Any] | None = None, seed: int = 0) -> Ran:
+    """Every shard of the stage that is left, and its end."""
+    key = prepare_stage(made.runs, made.capture, stage, values or {}, seed)
+    run_stage_shards(made.runs, made.capture, stage, key, stage_parts_left(made.runs, made.capture, stage, key))
+    finish_stage(made.runs, made.capture, stage, key)
+    return Ran(made, stage, key)
