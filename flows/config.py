@@ -75,7 +75,7 @@ class RunSettings(BaseModel):
 
     runs: str = Field("runs", description="The folder of runs")
     stages: tuple[str, ...] | None = Field(
-        None, description="The stages to do, in order, or all; by default those that need no model"
+        None, description="The stages to do, in order, or all; by default those that are quick"
     )
     seed: StrictInt = Field(0, ge=0, description="The seed of everything that is drawn; 0 or more")
     workers: Annotated[StrictInt, Field(ge=1)] | None = Field(
@@ -93,7 +93,7 @@ class RunSettings(BaseModel):
                 "names of stages",
                 got=f"'{value}'",
                 where="stages",
-                remedy="Leave it out for those that need no model; `theodolite capture` does none.",
+                remedy="Leave it out for those that are quick; `theodolite capture` does none.",
             )
         return names
 

@@ -15,7 +15,7 @@ from flows.config import CaptureConfig, Config
 from storage.errors import UnknownName, UsageError
 from tasks.chosen import Chosen
 from tasks.parameters import stage_parameters
-from tasks.registry import stage, stages, store_stages
+from tasks.registry import default_stages, stage, stages
 from tasks.stage import require_kinds
 
 DEFAULT = "default"
@@ -103,10 +103,10 @@ def stage_changes(changes: Iterable[str]) -> dict[str, dict[str, str]]:
 
 
 def chosen_stages(config: Config) -> tuple[str, ...]:
-    """The stages that the run does, in the order given; by default those that need the store alone; `all`: all."""
+    """The stages that the run does, in the order given; by default those that are quick; `all`: all."""
     if config.run.stages == (ALL_STAGES,):
         return tuple(stages())
-    return config.run.stages if config.run.stages is not None else store_stages()
+    return config.run.stages if config.run.stages is not None else default_stages()
 
 
 def check_stages(config: Config, where: str) -> None:

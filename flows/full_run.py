@@ -16,8 +16,8 @@ from flows.stage_run import stage_run
 from flows.steps import check_tables_step, threads
 from storage.errors import IncompleteRun
 from tasks.parameters import stage_parameters
+from tasks.registry import default_stages
 from tasks.registry import stage as declared
-from tasks.registry import store_stages
 
 
 @flow(name="full-run", task_runner=threads(1), persist_result=False, retries=0)
@@ -33,7 +33,7 @@ def full_run(
 
     Args:
         capture: the model, the corpus, and how they are captured.
-        stages: the stages, in order; those that need the store alone by default.
+        stages: the stages, in order; those that are quick (not `on_request`) by default.
         parameters: by stage, the parameters that differ from their defaults.
         runs: the folder of runs.
         seed: the seed of everything that is drawn.
@@ -42,7 +42,7 @@ def full_run(
     Raises UsageError, CorpusError or ModelError before any work; IncompleteRun where some shards failed, after every
     stage had its turn; ChecksFailed where an identity is broken.
     """
-    chosen = {name: (parameters or {}).get(name, {}) for name in (store_stages() if stages is None else stages)}
+    chosen = {name: (parameters or {}).get(name, {}) for name in (default_stages() if stages is None else stages)}
     for name, values in chosen.items():
         stage_of = declared(name)  # before any work: a wrong parameter, or line of a file, must not cost a capture
         stage_of.check_files(stage_parameters(stage_of, values))

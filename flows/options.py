@@ -67,9 +67,7 @@ def _place(*names: str, text: str, **more: Any) -> Any:
 
 
 Runs = Annotated[str | None, _place("--runs", metavar="WHERE", text="The folder of runs; runs.")]
-Stages = Annotated[
-    str | None, _place("--stages", metavar="A,B", text="The stages, in order, or all; those that need no model.")
-]
+Stages = Annotated[str | None, _place("--stages", metavar="A,B", text="The stages, in order, or all; the quick ones.")]
 Set = Annotated[
     list[str] | None,
     _place("--set", metavar="STAGE.PARAMETER=VALUE", text="A stage's parameter. Repeatable."),

@@ -84,6 +84,8 @@ class Stage:
     module: str
     whole: frozenset[str] = frozenset({ALL_HEADS, ALL_POSITIONS})
     """What of heads and query positions the store must hold all of."""
+    on_request: bool = False
+    """Whether a run leaves it out unless it is named: it costs many forward passes, or many rows a token."""
     identity: Callable[[Any], Mapping[str, Any]] | None = None
     """Parameters → what of them enters the stage's key, where that is not the parameters as they are: what lies in
     files that they name."""
@@ -132,9 +134,9 @@ def stage(name: str) -> Stage:
     return known[name]
 
 
-def store_stages() -> tuple[str, ...]:
-    """The stages that need the store alone, in order: what a run does unless it is told, since replays cost passes."""
-    return tuple(name for name, declared in stages().items() if not declared.needs_model)
+def default_stages() -> tuple[str, ...]:
+    """The stages that a run does unless it is told, in order: those that take about as long as the capture."""
+    return tuple(name for name, declared in stages().items() if not declared.on_request)
 
 
 @cache

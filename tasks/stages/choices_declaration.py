@@ -107,6 +107,7 @@ CHOICES_STAGE = Stage(
     needs_model=True,
     module="tasks.stages.choices",
     whole=frozenset(),
+    on_request=True,
     identity=identity,
     unit="items",
     units=n_items,

@@ -33,5 +33,6 @@ MASKING_STAGE = Stage(
     reads=frozenset({"attention", "value", "residual"}),
     tables=(MASKING,),
     needs_model=True,
+    on_request=True,
     module="tasks.stages.masking",
 )

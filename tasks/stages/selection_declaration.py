@@ -87,6 +87,7 @@ SELECTION = Stage(
     reads=frozenset({"attention", "value"}),
     tables=(SELECTION_ROWS, SINK_STATISTICS),
     needs_model=False,
+    on_request=True,
     module="tasks.stages.selection",
 )
 TAXONOMY = Stage(

@@ -24,6 +24,7 @@ SINK = Stage(
     reads=frozenset({"residual"}),
     tables=(SINK_REMOVAL,),
     needs_model=True,
+    on_request=True,
     module="tasks.stages.sink",
     whole=frozenset(),
 )

@@ -17,7 +17,7 @@ from flows.configuring import chosen_stages, configure, preset_names, stage_chan
 from storage.errors import CorpusError, UnknownName, UsageError
 from tasks.identity import CaptureSettings
 from tasks.parameters import stage_parameters
-from tasks.registry import stage, stages, store_stages
+from tasks.registry import default_stages, stage, stages
 
 
 def made(source: str | None = None, capture: Mapping[str, Any] | None = None, **run: Any) -> Config:
@@ -45,7 +45,7 @@ def test_no_file_is_the_default_preset() -> None:
     config = made()
     assert (config.capture.model, config.capture.corpus) == ("sample", ("python-topics",))
     assert (config.capture.window, config.capture.max_documents, config.run.runs) == (256, 48, "runs")
-    assert chosen_stages(config) == store_stages()  # those that run the model again wait until they are named
+    assert chosen_stages(config) == default_stages()  # those that run the model again wait until they are named
 
 
 def test_every_preset_is_valid() -> None:
@@ -112,7 +112,7 @@ def test_options_stand_over_the_file(tmp_path: Path) -> None:
         ("[run]\nseed = true", "expected a valid integer, got True, in {file}: run.seed"),
         (
             '[run]\nstages = ","',
-            "expected names of stages, got ',', in stages. Leave it out for those that need no model",
+            "expected names of stages, got ',', in stages. Leave it out for those that are quick",
         ),
         ("[capture]\nwindow = true", "expected a valid integer, got True, in {file}: capture.window"),
         ('[capture]\nwindow = "64"', "expected a valid integer, got '64', in {file}: capture.window"),

@@ -19,7 +19,7 @@ import pytest
 from tests.flows.command import THEODOLITE, Answer, environment
 
 Call = Callable[..., Answer]
-STAGES = ("contributions", "selection", "taxonomy")
+STAGES = ("contributions", "taxonomy")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # each starts Prefect, some of them several times
 
 

@@ -14,6 +14,7 @@ from tests.oracles import masking_scores
 from tests.oracles.contributions import Oracle
 from tests.oracles.masking import Attended, PlainModel
 
+_ROUNDING = 3e-6
 HEAD_SCORES = ("raw", "vw", "vwon", "cw_intra", "cw_inter")
 Row = Mapping[str, Any]
 Draw = Callable[[int, str, int, tuple[int, ...]], np.ndarray]
@@ -41,6 +42,8 @@ class MaskedDocument:
         self._oracles = {layer: _oracle(seen, anatomy.windows[layer]) for layer, seen in self._layers.items()}
         self._scores: dict[tuple[int, str], np.ndarray] = {}
         self._losses: dict[bytes, float] = {}
+        self.close_calls = 0
+        """Masks that end between two scores which only rounding to float32 may tell apart."""
 
     def nll_sum(self, masks: Mapping[int, np.ndarray]) -> float:
         """In nats, with these entries masked: layer → (H, T, T) bool."""
@@ -85,13 +88,15 @@ class MaskedDocument:
             return [there]
         return [[place for place in there if place[0] == i] for i in range(len(self._ids))]
 
-    @staticmethod
-    def _chosen(row: Row, scores: np.ndarray, group: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    def _chosen(self, row: Row, scores: np.ndarray, group: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
         ranks = masking_scores.ranks(scores, [group], row["sign"] == "absolute")
         k = len(group) * Fraction(str(round(row["rate"], 6))) // 1  # the table holds the nearest float32
-        if row["direction"] == "comprehensiveness":
-            return [place for place in group if ranks[place] < k]
-        return [place for place in group if ranks[place] >= len(group) - k]
+        first = k if row["direction"] == "comprehensiveness" else len(group) - k
+        in_order = sorted(group, key=lambda place: ranks[place])
+        if 0 < first < len(group):
+            last_of, first_of = (abs(float(scores[place])) for place in in_order[first - 1 : first + 1])
+            self.close_calls += 0 < abs(last_of - first_of) < _ROUNDING * max(last_of, first_of)
+        return in_order[:first] if row["direction"] == "comprehensiveness" else in_order[first:]
 
     def _entry_scores(self, row: Row, layer: int) -> np.ndarray:
         """(H, T, T)"""

@@ -21,12 +21,13 @@ WINDOW = 13
 
 
 def captured(folder: Path, name: str = "llama", *, text: str = TEXT, **settings: Any) -> Made:
-    """A tiny model over documents of 13 tokens, the last of them shorter."""
+    """A tiny model over documents of 13 tokens, the last of them shorter, and more than one block of queries."""
     model, corpus = folder / "model", folder / "text.txt"
     if not model.exists():
         save_model(model, name)
     corpus.write_text(text)
-    return made_captures.make(model, [corpus], folder / "runs", **{"window": WINDOW, "device": "cpu", **settings})
+    usual = {"window": WINDOW, "query_block": 5, "device": "cpu"}
+    return made_captures.make(model, [corpus], folder / "runs", **{**usual, **settings})
 
 
 @dataclass(frozen=True)

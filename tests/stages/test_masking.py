@@ -16,7 +16,7 @@ from tasks.models.loading import LoadedModel
 from tasks.prepared import Prepared
 from tests.oracles.masked_rows import Anatomy, MaskedDocument, Norm
 from tests.oracles.masking import PlainModel
-from tests.stages.running import Ran, captured, run
+from tests.stages.running import TEXT, Ran, captured, run
 from tests.tasks.made_captures import Made
 
 NORMS = {"gemma2": ("output", "post_attention_layernorm"), "opt-350m": ("sum", "self_attn_layer_norm")}
@@ -67,15 +67,21 @@ def assert_rows(ran: Ran, name: str) -> list[dict[str, Any]]:
     """Every row against the definitions; returns them."""
     of, rows = documents(ran.made, name), ran.rows("masking")
     losses = {doc: reader.nll(doc)[1:] for reader in shards(ran.made) for doc in reader.documents}
+    unsure = 0
     for row in rows:
         document = of[row["doc"]]
+        before = document.close_calls
         masks = document.masks(row, numbers(row["layers"], ran.made))
-        assert row["nll_sum"] == pytest.approx(document.nll_sum(masks), rel=2e-5), row
-        assert row["masked_fraction"] == pytest.approx(document.fraction(masks), rel=1e-6), row
+        if document.close_calls == before:
+            assert row["nll_sum"] == pytest.approx(document.nll_sum(masks), rel=2e-5), row
+            assert row["masked_fraction"] == pytest.approx(document.fraction(masks), rel=1e-6), row
+        else:
+            unsure += 1
         clean = losses[row["doc"]]
         assert row["nll_clean_sum"] == pytest.approx(clean.sum(dtype=np.float64), rel=1e-12)
         assert row["nll_clean_sum"] == pytest.approx(document.nll_sum({}), rel=2e-5)
         assert row["n_predicted"] == len(clean)
+    assert unsure <= len(rows) / 50
     keys = ["doc", "scope", "reduce", "direction", "sign", "keep_first", "layers", "score", "draw", "rate"]
     assert len({tuple(row[key] for key in keys) for row in rows}) == len(rows)
     assert np.ptp([row["nll_sum"] - row["nll_clean_sum"] for row in rows]) > 1
@@ -84,11 +90,12 @@ def assert_rows(ran: Ran, name: str) -> list[dict[str, Any]]:
 
 def test_every_choice_of_the_grid(tmp_path: Path) -> None:
     """All scopes, scores, signs, reduces, with and without the first token, both directions."""
-    rows = assert_rows(run(captured(tmp_path), "masking", {**EVERYTHING, "rates": "0.3"}), "llama")
+    made = captured(tmp_path, text=TEXT[:25])  # documents of 13, 13 and 2 tokens
+    rows = assert_rows(run(made, "masking", {**EVERYTHING, "rates": "0.5"}), "llama")
     by_scope = {scope: [row for row in rows if row["scope"] == scope] for scope in ("entry", "row", "token")}
     of_all = [row for row in rows if row["scope"] == "layer_token"]
     n_documents = len({row["doc"] for row in rows})
-    assert n_documents >= 2
+    assert n_documents == 3
     each = n_documents * 2 * 2 * 2  # documents, directions, signs, with and without the first token
     assert [len(found) for found in by_scope.values()] == [each * 7, each * 7, each * 2 * 7]
     assert len(of_all) == each * 2 * 10
@@ -100,7 +107,7 @@ def test_every_choice_of_the_grid(tmp_path: Path) -> None:
 )
 def test_families(name: str, tmp_path: Path) -> None:
     """LayerNorm and biases, gates and layers without attention, windows, norms after attention, learned sinks."""
-    values = {"rates": "0.1,0.5", "draws": 1, "reduce": "mean"}
+    values = {"rates": "0.4", "draws": 1, "reduce": "mean"}
     assert_rows(run(captured(tmp_path, name), "masking", values), name)
 
 

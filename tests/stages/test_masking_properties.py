@@ -116,6 +116,25 @@ def test_documents_in_one_shard_have_the_rows_of_documents_apart(ran: Ran, tmp_p
     assert entries[0] == entries[1]
 
 
+def test_where_padding_stands_changes_nothing(tmp_path: Path) -> None:
+    left, right = (
+        run(captured(tmp_path, padding=padding), "masking", {"rates": "0.3", "scores": "vw,alti"})
+        for padding in ("left", "right")
+    )
+    assert left.made.capture != right.made.capture
+    assert_alike(keyed(left), keyed(right), rel=1e-5)
+
+
+def test_in_bfloat16_nothing_masked_changes_nothing(tmp_path: Path) -> None:
+    made = captured(tmp_path, dtype="bfloat16", store_dtype="bfloat16")
+    rows = run(made, "masking", {"rates": "0.01,0.5", "scores": "cw_intra"}).rows("masking")
+    for row in rows:
+        assert (row["masked_fraction"] == 0) == (row["rate"] < 0.1)
+        if row["masked_fraction"] == 0:
+            assert row["nll_sum"] == pytest.approx(row["nll_clean_sum"], rel=2e-3)
+    assert any(abs(row["nll_sum"] - row["nll_clean_sum"]) > 1 for row in rows)
+
+
 def test_a_row_does_not_depend_on_what_else_is_asked(made: Made, ran: Ran) -> None:
     few = run(made, "masking", {**GRID, "scores": "vw,alti,random", "scopes": "layer_token,entry", "draws": 2})
     whole = keyed(ran)

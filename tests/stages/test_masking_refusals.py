@@ -12,7 +12,7 @@ import torch
 from storage.errors import ForeignStore, ModelError, TheodoliteError, UnknownName, UsageError
 from tasks import loaded
 from tasks.parameters import stage_parameters
-from tasks.registry import stage, store_stages
+from tasks.registry import default_stages, stage
 from tasks.stage import open_replay, prepare_stage
 from tests.families import tiny_model
 from tests.stages.running import captured, run
@@ -165,5 +165,5 @@ def test_a_norm_that_alti_cannot_follow(tmp_path: Path) -> None:
 
 
 def test_what_runs_the_model_again_is_not_done_unless_told() -> None:
-    assert "contributions" in store_stages()
-    assert not {"masking", "sink"} & set(store_stages())
+    assert "contributions" in default_stages()
+    assert not {"masking", "sink"} & set(default_stages())
