@@ -110,10 +110,10 @@ def chosen_stages(config: Config) -> tuple[str, ...]:
 
 
 def check_stages(config: Config, where: str) -> None:
-    """Every named stage exists, every parameter fits, and none is set for a stage that does not run."""
+    """Every named stage exists, every parameter and file fits, and none is set for a stage that does not run."""
     chosen = chosen_stages(config)
     for name in chosen:
-        stage(name)
+        stage(name).check_files(stage_parameters(stage(name), config.stages.get(name, {})))
     for name, values in config.stages.items():
         stage_parameters(stage(name), values)
         if name not in chosen:

@@ -44,7 +44,8 @@ def full_run(
     """
     chosen = {name: (parameters or {}).get(name, {}) for name in (default_stages() if stages is None else stages)}
     for name, values in chosen.items():
-        stage_parameters(declared(name), values)  # before any work: a wrong one must not cost a capture
+        stage_of = declared(name)  # before any work: a wrong parameter, or line of a file, must not cost a capture
+        stage_of.check_files(stage_parameters(stage_of, values))
     require_kept(capture, list(chosen))
     captured = capture_run(capture, runs)
     work, unfinished = captured.work, None

@@ -14,7 +14,7 @@ from flows.progress import waiting, work
 from flows.steps import finish_or_raise, finish_stage_step, run_shards, stage_block, threads
 from tasks.prepared import Prepared
 from tasks.registry import stage as declared
-from tasks.stage import open_replay, prepare_stage, stage_parts_left
+from tasks.stage import open_replay, prepare_stage, stage_parts_left, stage_units
 
 
 @flow(name="stage", task_runner=threads(1), persist_result=False, retries=0)
@@ -46,10 +46,10 @@ def stage_run(
     total = prepared.n_shards
     failures: dict[int, Exception] = {}
     if left:
-        documents = sum(len(prepared.record["shards"][shard]) for shard in left)
+        units = stage_units(runs, name, stage, key, left)
         arguments = {"runs": runs, "capture": name, "stage": stage, "key": key}
         at_once = _ready(runs, name) if declared(stage).needs_model else stage_workers(workers)
-        with work(stage, documents, "documents"):
+        with work(stage, units, declared(stage).unit):
             failures = run_shards(stage_block, left, at_once, **arguments)
     finish_or_raise(lambda: finish_stage_step(runs, name, stage, key), f"stage {stage}", name, total, failures)
     done = Work(stage, total, total - len(left))

@@ -76,3 +76,9 @@ create or replace macro loss_tolerance(compute_dtype) as case when compute_dtype
 
 -- Whether a text names layers as the tables do: all, or numbers and ranges such as 3,10-19.
 create or replace macro is_layers(text) as regexp_full_match(text, 'all|\d+(-\d+)?(,\d+(-\d+)?)*');
+
+-- The ends of the 95 % interval of a share p of n that are independent (Wilson 1927): inside 0 … 1 even where p is 0 or 1.
+create or replace macro wilson_lo(p, n) as
+    greatest(0, (p + 1.9208 / n - 1.96 * sqrt(p * (1 - p) / n + 0.9604 / n ** 2)) / (1 + 3.8416 / n));
+create or replace macro wilson_hi(p, n) as
+    least(1, (p + 1.9208 / n + 1.96 * sqrt(p * (1 - p) / n + 0.9604 / n ** 2)) / (1 + 3.8416 / n));

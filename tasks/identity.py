@@ -136,12 +136,12 @@ def model_title(source: ModelSource) -> str:
 
 
 def stage_key(stage: Stage, parameters: Any, capture_key: str, seed: int) -> str:
-    """A stage run's key: name, version, parameters, seed, and the capture's key."""
+    """A stage run's key: name, version, parameters and what lies in their files, seed, and the capture's key."""
     return digest(
         {
             "stage": stage.name,
             "version": stage.version,
-            "parameters": stage.describe(parameters),
+            "parameters": stage.ingredients(parameters),
             "seed": seed,
             "capture": capture_key,
         }

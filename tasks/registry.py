@@ -7,7 +7,7 @@ imports neither torch nor Prefect; the three steps live in the module it names, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import cache
 from importlib import import_module
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     Partial = dict[str, np.ndarray]
     Once = Callable[[str, Callable[[], Partial]], Partial]
 
+DOCUMENTS = "documents"
+"""What the progress of most stages counts."""
+
 
 class Rows(Protocol):
     """Where a stage puts its rows: one call is one row group of one table; capture and stage_key are filled in."""
@@ -41,7 +44,8 @@ class StageContext:
     stage_key: str
     seed: int
     advance: Callable[[float], None] = field(default=lambda _layers: None, compare=False)
-    """Called with the number of (document, layer) pairs just done, for progress; of a replay, with shares of them."""
+    """Called with the number of (document, layer) pairs just done, for progress, and of a replay with shares of them;
+    of a stage that counts other units, with those."""
     replay: CapturedReplay | None = field(default=None, compare=False)
     """The captured model, to run again; None in a stage that needs none."""
     once: Once = field(default=lambda _name, compute: compute(), compare=False)
@@ -82,6 +86,13 @@ class Stage:
     """What of heads and query positions the store must hold all of."""
     on_request: bool = False
     """Whether a run leaves it out unless it is named: it costs many forward passes, or many rows a token."""
+    identity: Callable[[Any], Mapping[str, Any]] | None = None
+    """Parameters → what of them enters the stage's key, where that is not the parameters as they are: what lies in
+    files that they name."""
+    unit: str = DOCUMENTS
+    """What the progress counts."""
+    units: Callable[[Any, Sequence[int], int], int] | None = None
+    """(parameters, shards, shards of the capture) → how many units those shards are, where units are not documents."""
 
     def steps(self) -> StageSteps:
         return import_module(self.module)
@@ -90,19 +101,29 @@ class Stage:
         return tuple(f.name for f in fields(self.parameters))
 
     def describe(self, parameters: Any) -> dict[str, Any]:
-        """The parameters as plain values: what enters the stage's key and the table of stages."""
+        """The parameters as plain values: what the table of stages says."""
         return asdict(parameters)
+
+    def ingredients(self, parameters: Any) -> Mapping[str, Any]:
+        """What of the parameters enters the stage's key. Raises what reading the files that they name raises."""
+        return self.describe(parameters) if self.identity is None else self.identity(parameters)
+
+    def check_files(self, parameters: Any) -> None:
+        """Read what the parameters name, so that what is wrong with it is said before anything runs."""
+        if self.units is not None:
+            self.units(parameters, (0,), 1)
 
 
 @cache
 def stages() -> dict[str, Stage]:
     """Every stage by name, in the order in which a full run takes them."""
+    from tasks.stages.choices_declaration import CHOICES_STAGE
     from tasks.stages.contributions_declaration import CONTRIBUTIONS
     from tasks.stages.masking_declaration import MASKING_STAGE
     from tasks.stages.selection_declaration import SELECTION, TAXONOMY
     from tasks.stages.sink_declaration import SINK
 
-    return {s.name: s for s in (CONTRIBUTIONS, MASKING_STAGE, SINK, SELECTION, TAXONOMY)}
+    return {s.name: s for s in (CONTRIBUTIONS, MASKING_STAGE, CHOICES_STAGE, SINK, SELECTION, TAXONOMY)}
 
 
 def stage(name: str) -> Stage:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from storage.arrays import read_arrays, write_arrays
 from storage.chosen_parts import ALL_HEADS, ALL_POSITIONS
-from storage.errors import IncompleteRun, UsageError
+from storage.errors import CorpusError, IncompleteRun, UsageError
 from storage.layout import FINAL, Layout, shard_part
 from storage.tables import PartWriter
 from tasks.checkpoints import Checkpoints, forget
@@ -76,11 +76,20 @@ def stage_parts_left(runs: str, capture: str, name: str, key: str) -> list[int]:
     return [shard for shard, path in enumerate(paths) if manifest.published(path) is None]
 
 
-def _context(run: StageRun, store: ActivationStore, **more: Any) -> StageContext:
-    layers = len(store.shape.kept_layers)
+def stage_units(runs: str, capture: str, name: str, key: str, shards: Sequence[int]) -> int:
+    """How many units these shards are: documents, or what the stage counts. Raises what reading its files raises."""
+    prepared, declared = Prepared.open(runs, capture), stage(name)
+    if declared.units is None:
+        return sum(len(prepared.record["shards"][shard]) for shard in shards)
+    run = StageRun.read(prepared, name, key)
+    return declared.units(stage_parameters(declared, run.parameters), shards, prepared.n_shards)
 
-    def advance(pairs: float) -> None:
-        emit(Progress(run.stage, pairs / layers, "documents"))
+
+def _context(declared: Stage, run: StageRun, store: ActivationStore, **more: Any) -> StageContext:
+    of_unit = len(store.shape.kept_layers) if declared.units is None else 1
+
+    def advance(done: float) -> None:
+        emit(Progress(run.stage, done / of_unit, declared.unit))
 
     return StageContext(run.key, run.seed, advance, **more)
 
@@ -136,12 +145,27 @@ def run_stage_shards(runs: str, capture: str, name: str, key: str, shards: Seque
     run = StageRun.read(prepared, name, key)
     store = ActivationStore.open(prepared.fs, capture)
     require_kinds(declared, store.shape.offered | store.shape.parts.whole, f"capture {capture}")
+    _require_files(prepared, declared, run)
     done = []
     for shard in shards:
         compute = bind(_shard_part, prepared, declared, run, store, replay, shard)
         if _publish(prepared, run, shard_part(shard), compute):
             done.append(shard)
     return done
+
+
+def _require_files(prepared: Prepared, declared: Stage, run: StageRun) -> None:
+    """CorpusError where the files that the parameters name are not those that the run's key was made of."""
+    if declared.identity is None:
+        return
+    now = stage_key(declared, stage_parameters(declared, run.parameters), prepared.record["key"], run.seed)
+    if now != run.key:
+        raise CorpusError(
+            "the files that the stage was begun with",
+            got="files that changed since",
+            where=f"{prepared.layout.capture}, stage {declared.name}",
+            remedy="Run the stage again, which begins anew with the files as they are.",
+        )
 
 
 def open_replay(runs: str, capture: str) -> CapturedReplay:
@@ -175,7 +199,7 @@ def _shard_part(
     parameters = stage_parameters(declared, run.parameters)
     rows = _PartRows(prepared.fs, staging, declared, prepared.layout.capture, run.key)
     checkpoints = Checkpoints(prepared, run.stage, run.key, shard_part(shard), staging)
-    context = _context(run, store, replay=replay, once=checkpoints.once)
+    context = _context(declared, run, store, replay=replay, once=checkpoints.once)
     partial, quality = declared.steps().per_shard(store, store.shard(shard), parameters, context, rows)
     work = Work(quality=quality)
     rows.close(work, prepared.layout, run.key, shard_part(shard))
@@ -219,7 +243,7 @@ def _final_part(prepared: Prepared, declared: Stage, run: StageRun, store: Activ
     combined = reduce(steps.combine, partials)
     rows = _PartRows(fs, staging, declared, layout.capture, run.key)
     parameters = stage_parameters(declared, run.parameters)
-    work = Work(quality=steps.finish(store, combined, parameters, _context(run, store), rows))
+    work = Work(quality=steps.finish(store, combined, parameters, _context(declared, run, store), rows))
     rows.close(work, layout, run.key, FINAL)
     return work
 

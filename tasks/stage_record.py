@@ -57,7 +57,7 @@ def request(prepared: Prepared, run: StageRun) -> None:
             "started_at": _now(),
             "finished_at": None,
         }
-    _write(prepared, {**record, "requested_at": _now()})
+    _write(prepared, {**record, "parameters": run.parameters, "requested_at": _now()})
 
 
 def mark(prepared: Prepared, run: StageRun, status: str) -> None:

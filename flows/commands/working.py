@@ -150,7 +150,7 @@ def stage(
 ) -> None:
     """Do one stage of a capture from its store; of a stage that runs the model again, with that model."""
     changes = stage_changes(set_ or ())
-    stage_parameters(declared(name), changes.pop(name, {}))
+    declared(name).check_files(stage_parameters(declared(name), changes.pop(name, {})))
     for other in changes:
         raise UnknownName.among("stage to set here", other, (name,), where="--set")
 

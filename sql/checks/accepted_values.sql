@@ -37,6 +37,19 @@ with held as (
     union all
     select capture, 'taxonomy.class', class, ['retriever', 'mixer', 'reset'] from taxonomy group by all
     union all
+    select capture, 'choices.scope', scope, ['none', 'entry', 'token', 'row', 'layer_token'] from choices group by all
+    union all
+    select capture, 'choices.reduce', reduce, ['none', 'mean', 'sum'] from choices group by all
+    union all
+    select capture, 'choices.direction', direction, ['none', 'comprehensiveness', 'sufficiency']
+    from choices group by all
+    union all
+    select capture, 'choices.sign', sign, ['none', 'absolute', 'signed'] from choices group by all
+    union all
+    select capture, 'choices.score', score,
+        ['none', 'raw', 'vw', 'vwon', 'cw_intra', 'cw_inter', 'norm', 'alti', 'rollout', 'random']
+    from choices group by all
+    union all
     select capture, 'stages.status', status, ['done', 'stale', 'partial', 'failed'] from stages group by all
     union all
     select capture, 'captures.value_dtype', value_dtype, ['float32', 'float16', 'bfloat16', 'none']

@@ -34,7 +34,8 @@ def read_texts(paths: Sequence[str], field: str | None = None) -> Iterator[Text]
     one a topic. Each is whole, in memory one at a time; `read_files` gives long ones in pieces.
 
     paths: files, folders, patterns, `s3://bucket/prefix`, `hf:NAME`, or `python-topics`.
-    field: the field that holds the text of a row; None takes `text`, or the only string field there is.
+    field: the field that holds the text of a row, or several joined by + (question+answer), which are then its lines;
+    None takes `text`, or the only string field there is.
     Raises, at once: UsageError or CorpusError for names that stand for no file. While reading: CorpusError naming the
     file and line that cannot be read, UnknownName for a field that is not there.
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +17,23 @@ from tasks.corpora.streams import opened
 
 DEFAULT_FIELD = "text"
 ROWS_AT_ONCE = 1024
+JOIN = "+"
+"""Between the names of fields that are one text together, a line break between them: question+answer."""
+
+
+def choose_fields(wanted: str | None, fields: Mapping[str, bool], where: str) -> tuple[str, ...]:
+    """The fields that hold the text: one as `choose_field` says, or those that a wish joins by +.
+
+    A field whose own name has a + in it is that field. Raises what `choose_field` does.
+    """
+    several = wanted is not None and JOIN in wanted and wanted not in fields
+    names = wanted.split(JOIN) if wanted is not None and several else [wanted]
+    return tuple(choose_field(name, fields, where) for name in names)
+
+
+def joined(texts: Iterable[str | None]) -> str:
+    """The text of several fields: one a line or more, what is empty left out."""
+    return "\n".join(text for text in texts if text)
 
 
 def choose_field(wanted: str | None, fields: Mapping[str, bool], where: str) -> str:
@@ -52,21 +69,23 @@ def _choose(strings: list[str]) -> str:
 
 def read_jsonl(file: CorpusFile, wanted: str | None) -> Iterator[tuple[str, str]]:
     """(text, place) of every line; blank lines are passed over, a null is an empty text."""
-    field: str | None = None
+    fields: tuple[str, ...] = ()
     for number, line in read_lines(file):
         if not line.strip():
             continue
-        row = _parse(file, number, line)
-        if field is None:
-            likely = (wanted, DEFAULT_FIELD)  # a null there may be a text that is missing
+        row = parse_row(file, number, line)
+        if not fields:
+            likely = (wanted, *(wanted or "").split(JOIN), DEFAULT_FIELD)  # a null there may be a text that is missing
             kinds = {name: isinstance(v, str) or (v is None and name in likely) for name, v in row.items()}
-            field = choose_field(wanted, kinds, file.place(number))
-        if field not in row:
-            raise UnknownName.among("field", field, row, where=file.place(number))
-        yield _text(file, number, field, row[field]), f"{file.name}:{number}"
+            fields = choose_fields(wanted, kinds, file.place(number))
+        for field in fields:
+            if field not in row:
+                raise UnknownName.among("field", field, row, where=file.place(number))
+        yield joined(text_in(file, number, field, row[field]) for field in fields), f"{file.name}:{number}"
 
 
-def _parse(file: CorpusFile, number: int, line: str) -> dict[str, Any]:
+def parse_row(file: CorpusFile, number: int, line: str) -> dict[str, Any]:
+    """The object of one line. Raises CorpusError naming the line."""
     remedy = "Each line holds one JSON object; mend or remove that line."
     try:
         row = json.loads(line)
@@ -78,7 +97,8 @@ def _parse(file: CorpusFile, number: int, line: str) -> dict[str, Any]:
     return row
 
 
-def _text(file: CorpusFile, number: int, field: str, value: object) -> str:
+def text_in(file: CorpusFile, number: int, field: str, value: object) -> str:
+    """The text of a row's field, a null as an empty one. Raises CorpusError naming the line."""
     if value is None:
         return ""
     if not isinstance(value, str):
@@ -106,10 +126,10 @@ def read_parquet(file: CorpusFile, wanted: str | None) -> Iterator[tuple[str, st
     try:
         with opened(file) as stream, pq.ParquetFile(stream) as source:
             kinds = {column.name: _holds_text(column.type) for column in source.schema_arrow}
-            field = choose_field(wanted, kinds, file.place())
-            for batch in source.iter_batches(ROWS_AT_ONCE, columns=[field]):
-                for text in batch.column(0).to_pylist():
-                    yield text or "", f"{file.name}:{row}"
+            fields = choose_fields(wanted, kinds, file.place())
+            for batch in source.iter_batches(ROWS_AT_ONCE, columns=list(fields)):
+                for texts in zip(*(batch.column(field).to_pylist() for field in fields), strict=True):
+                    yield joined(texts), f"{file.name}:{row}"
                     row += 1
     except (OSError, UnicodeDecodeError, pa.ArrowException) as error:
         raise unreadable(file, error) from error
@@ -125,6 +145,6 @@ def read_dataset(file: CorpusFile, wanted: str | None) -> Iterator[tuple[str, st
     """(text, place) of every row of a data set of the hub, as they arrive; a null is an empty text."""
     assert isinstance(file.origin, HubDataset)
     kinds, rows = file.origin.rows()
-    field = choose_field(wanted, kinds, file.place())
+    fields = choose_fields(wanted, kinds, file.place())
     for number, row in enumerate(rows):
-        yield row[field] or "", f"{file.name}:{number}"
+        yield joined(row[field] for field in fields), f"{file.name}:{number}"

@@ -106,7 +106,7 @@ class WindowStream:
         document of two tokens, an id that is no token of the model).
         """
         self._texts, self._settings = texts, settings.check()
-        self._bos = _bos_of(settings, bos_id, adds_bos)
+        self._bos = bos_of(settings.bos, bos_id, adds_bos)
         encode_adds = adds_bos if encode_adds is None else encode_adds
         self._encode, self._added, self._vocab_size = encode, bos_id if encode_adds else None, vocab_size
         self.left_out = {TOO_SHORT: 0, **({REPEATED: 0} if settings.deduplicate else {})}
@@ -188,15 +188,18 @@ class Seen:
         return known
 
 
-def _bos_of(settings: WindowSettings, bos_id: int | None, adds_bos: bool) -> int | None:
-    """The token that every document begins with; None for none."""
-    if settings.bos == "never" or (settings.bos == "auto" and not adds_bos):
+def bos_of(policy: str, bos_id: int | None, adds_bos: bool) -> int | None:
+    """The token that every document begins with under a policy (auto, always, never); None for none.
+
+    Raises UsageError where one is wanted of a tokenizer that has none.
+    """
+    if policy == "never" or (policy == "auto" and not adds_bos):
         return None
     if bos_id is None:
         raise UsageError(
             "a tokenizer with a BOS token",
             got="one without",
-            where=f"BOS policy '{settings.bos}'",
+            where=f"BOS policy '{policy}'",
             remedy="Use --bos never.",
         )
     return bos_id

@@ -111,7 +111,7 @@ class Rankings:
     def _scored(self, document: int, ranking: Ranking) -> Ranks:
         visibility, absolute = self._model.visibility(self._layer), ranking.sign == "absolute"
         by_head = ranking.score in HEAD_SCORES
-        scores = (self._entries if by_head else self._layer_scores)(document, ranking.score)  # (H or 1, T, T)
+        scores = self._entries(document, ranking.score) if by_head else self._layer_scores(document, ranking.score)
         n = undefined_scores(scores, visibility, keep_first=ranking.keep_first)
         self._undefined[document, self._layer, ranking] = n
         if n:  # what is written where a head writes nothing is nothing: it must not hide what a key does elsewhere

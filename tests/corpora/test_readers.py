@@ -49,6 +49,28 @@ def test_json_lines_by_field(fixtures: Path) -> None:
     assert texts[6].source == "test.jsonl:7"
 
 
+def test_fields_joined_are_one_text(fixtures: Path, tmp_path: Path) -> None:
+    path = fixtures / "data/gsm8k/test.jsonl"
+    texts = list(read_texts([str(path)], "question+answer"))
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [t.text for t in texts] == [f"{row['question']}\n{row['answer']}" for row in rows]
+    partly = write_rows(tmp_path / "a.jsonl", [{"q": None, "a": "yes"}, {"q": "why", "a": ""}, {"q": "u", "a": "v"}])
+    assert [t.text for t in read_texts([partly], "q+a")] == ["yes", "why", "u\nv"]
+    assert [t.text for t in read_texts([partly], "a+q")] == ["yes", "why", "v\nu"]
+    named = write_rows(tmp_path / "b.jsonl", [{"q+a": "whole", "q": "x", "a": "y"}])
+    assert [t.text for t in read_texts([named], "q+a")] == ["whole"]
+    pq.write_table(pa.table({"a": ["1", None], "n": [1, 2], "q": ["0", "2"]}), tmp_path / "t.parquet")
+    assert [t.text for t in read_texts([str(tmp_path / "t.parquet")], "q+a")] == ["0\n1", "2"]
+
+
+def test_a_joined_field_that_is_not_there_or_holds_no_text(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "a.jsonl", [{"question": "why", "answer": "so", "n": 1}])
+    with pytest.raises(UnknownName, match=r"'anwser', in .*Did you mean 'answer'"):
+        list(read_texts([path], "question+anwser"))
+    with pytest.raises(UsageError, match="a field that holds text, got 'n', which does not"):
+        list(read_texts([path], "question+n"))
+
+
 def test_compressed_json_lines(fixtures: Path, tmp_path: Path) -> None:
     path = fixtures / "data/mmlu/dev.jsonl.gz"
     texts = [t.text for t in read_texts([str(path)], "question")]

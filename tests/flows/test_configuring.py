@@ -14,10 +14,10 @@ import pytest
 
 from flows.config import CaptureConfig, Config
 from flows.configuring import chosen_stages, configure, preset_names, stage_changes
-from storage.errors import UnknownName, UsageError
+from storage.errors import CorpusError, UnknownName, UsageError
 from tasks.identity import CaptureSettings
 from tasks.parameters import stage_parameters
-from tasks.registry import default_stages, stage
+from tasks.registry import default_stages, stage, stages
 
 
 def made(source: str | None = None, capture: Mapping[str, Any] | None = None, **run: Any) -> Config:
@@ -178,3 +178,16 @@ def test_lists_and_text_say_the_same_of_what_is_kept(tmp_path: Path) -> None:
     chosen = [configure(written(tmp_path, content), {}, ()).capture.settings() for content in (listed, text)]
     assert chosen[0] == chosen[1]
     assert (chosen[0].layers, chosen[0].keep) == ("0-2", "value,residual")
+
+
+def test_all_stages_need_the_questions_before_anything_runs(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"files of multiple-choice questions, got none, in choices\.files"):
+        made(stages="all")
+    with pytest.raises(CorpusError, match=r"not there"):
+        made(stages="all", changes=[f"choices.files={tmp_path / 'gone.jsonl'}"])
+    file = tmp_path / "sky.jsonl"
+    file.write_text('{"context": "The sky is", "choices": ["blue", "loud"]}\n')
+    with pytest.raises(CorpusError, match=r"a label \(0 or 1\) in the field 'label', got none.*line 1"):
+        made(stages="all", changes=[f"choices.files={file}"])
+    file.write_text('{"context": "The sky is", "choices": ["blue", "loud"], "label": 0}\n')
+    assert chosen_stages(made(stages="all", changes=[f"choices.files={file}"])) == tuple(stages())

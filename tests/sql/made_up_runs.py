@@ -15,6 +15,7 @@ from storage.manifest import FileRecord, Manifest, PartRecord
 from storage.tables import PartWriter, write_table
 from tasks.registry import tables
 from tests.sql.made_up import DOCS, LAYERS, PER_LAYER, Columns, capture_columns, whole_columns
+from tests.sql.made_up_choices import choices_columns
 from tests.sql.made_up_replays import masking_columns, sink_columns
 from tests.sql.made_up_selection import SELECTION_PER_LAYER, taxonomy_columns
 
@@ -24,7 +25,11 @@ SHARDS: dict[str, Mapping[str, Callable[[int, int], Columns]]] = {
     "selection": SELECTION_PER_LAYER,
 }
 """Stages with rows per document and layer: what makes each table's."""
-FINALS: dict[str, Callable[[], dict[str, Columns]]] = {"contributions": whole_columns, "taxonomy": taxonomy_columns}
+FINALS: dict[str, Callable[[], dict[str, Columns]]] = {
+    "contributions": whole_columns,
+    "taxonomy": taxonomy_columns,
+    "choices": choices_columns,
+}
 """Stages with rows over the whole capture."""
 REPLAYS: dict[str, tuple[str, Callable[[range, Columns], Columns]]] = {
     "masking": ("masking", masking_columns),

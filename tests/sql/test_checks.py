@@ -88,6 +88,10 @@ def another_class(columns: Columns) -> None:
     columns["class"][0] = "reset" if columns["class"][0] == "mixer" else "mixer"
 
 
+def other_margin(columns: Columns) -> None:
+    columns["margin"][4] *= -1
+
+
 BREAKS: list[tuple[str, str, Break]] = [
     ("accepted_values", "token_scores", put("reduce", 0, "Mean")),
     ("accepted_values", "contribution_factors", put("token_group", 0, "first")),
@@ -107,7 +111,18 @@ BREAKS: list[tuple[str, str, Break]] = [
         )
     ),
     ("accepted_values", "sink_removal", put("layers", 0, "none")),
+    ("accepted_values", "choices", put("scope", 0, "clean")),
+    ("accepted_values", "choices", put("direction", 1, "highest")),
+    ("accepted_values", "choices", put("score", 1, "attention")),
     ("captures_totals", "captures", add("n_docs", 0, 1)),
+    ("choices_clean", "choices", drop(0)),
+    ("choices_clean", "choices", drop(3)),
+    ("choices_picked", "choices", put("picked", 4, 2)),
+    ("choices_picked", "choices", put("picked_normalised", 4, -1)),
+    ("choices_picked", "choices", put("label", 4, 2)),
+    ("choices_picked", "choices", put("n_choices", 4, 1)),
+    ("choices_picked", "choices", put("margin", 4, np.nan)),
+    ("choices_picked", "choices", other_margin),
     ("captures_totals", "captures", add("n_tokens", 0, -1)),
     ("captures_totals", "documents", drop(3)),
     ("changed_losses", "masking", put("nll_sum", 9, np.nan)),
@@ -218,6 +233,7 @@ BREAKS: list[tuple[str, str, Break]] = [
     ("related_contribution_edges", "contribution_edges", put("key", 1, -1)),
 ]
 WITHOUT_A_BREAK = {
+    "related_choices": "its rows name no document, layer or head, and their capture is that of the part they are in",
     "unique_stages": "its rows are files named by capture, stage and key: two rows of one key cannot be written",
     "related_documents": "a capture's row and its documents are one part",
     "related_heads": "a capture's row and its heads are one part",

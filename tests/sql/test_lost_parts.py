@@ -136,7 +136,7 @@ def test_counts_do_not_open_the_parts(runs: LocalFolder) -> None:
 
 def test_a_lost_row_of_the_table_of_stages_is_named(runs: LocalFolder) -> None:
     runs.remove(part_of(runs, "stages", 1))
-    with pytest.raises(MissingPart, match=r"the part of stages that the manifest names.*contributions-"):
+    with pytest.raises(MissingPart, match=r"the part of stages that the manifest names.*choices-"):
         run_sql(connect(runs, tables()), "select * from stages")
 
 

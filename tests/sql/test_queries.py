@@ -15,10 +15,19 @@ from storage.filesystem import LocalFolder
 from storage.warehouse import connect, list_queries, query
 from tasks.registry import tables
 from tests.sql.made_up import DOCS, HEADS, LAYERS, Columns, sink_columns, whole_columns
+from tests.sql.made_up_choices import TASKS, choices_columns
 from tests.sql.made_up_runs import MadeUp
 
 NAMES = (
-    *("capture_cost", "class_stability", "convexity", "factor_shares", "faithfulness_curve", "head_classes"),
+    *(
+        "capture_cost",
+        "choice_accuracy",
+        "class_stability",
+        "convexity",
+        "factor_shares",
+        "faithfulness_curve",
+        "head_classes",
+    ),
     *("score_hierarchy", "separability", "sink_effect", "sink_removal_effect", "sink_suppression"),
 )
 
@@ -139,3 +148,32 @@ def test_wrong_names_and_values_are_said(
 
 def test_text_stands_for_a_value_and_for_null(warehouse: duckdb.DuckDBPyConnection) -> None:
     assert rows(warehouse, "convexity", layer="1", capture="null") == rows(warehouse, "convexity", layer=1)
+
+
+def test_choice_accuracy(warehouse: duckdb.DuckDBPyConnection) -> None:
+    table = choices_columns()["choices"]
+    found = rows(warehouse, "choice_accuracy", task="mmlu")
+    assert len(found) == 1 + 2 * 2 * 2  # scores, directions, rates: draws are one condition
+    assert found[0]["scope"] == "none"
+    n_choices, n = TASKS["mmlu"]
+    right: dict[str, np.ndarray] = {}
+    for row in found:
+        mine = (table["task"] == "mmlu") & (table["score"] == row["score"]) & (table["direction"] == row["direction"])
+        mine &= np.isclose(table["rate"], row["rate"])
+        for name in ("", "_normalised"):
+            picked = (table[f"picked{name}"] == table["label"])[mine].reshape(n, -1).mean(1)
+            right.setdefault(name, picked)  # the clean model's
+            p, z = picked.mean(), 1.96
+            middle, half = p + z**2 / (2 * n), z * np.sqrt(p * (1 - p) / n + z**2 / (4 * n**2))
+            change = picked - right[name]
+            spread = 1.96 * change.std(ddof=1) / np.sqrt(n)
+            assert row[f"accuracy{name}"] == pytest.approx(p)
+            assert row[f"accuracy{name}_lo"] == pytest.approx(max(0, (middle - half) / (1 + z**2 / n)), abs=1e-9)
+            assert row[f"accuracy{name}_hi"] == pytest.approx(min(1, (middle + half) / (1 + z**2 / n)))
+            assert row[f"accuracy{name}_change"] == pytest.approx(change.mean(), abs=1e-12)
+            assert row[f"accuracy{name}_change_lo"] == pytest.approx(change.mean() - spread, abs=1e-9)
+            assert row[f"accuracy{name}_change_hi"] == pytest.approx(change.mean() + spread, abs=1e-9)
+        assert (row["n_items"], row["chance"], row["majority_share"]) == (n, 1 / n_choices, 0.25)
+        assert row["margin_mean"] == pytest.approx(table["margin"][mine].mean())
+    assert len({row["accuracy"] for row in found}) > 3
+    assert {row["task"] for row in rows(warehouse, "choice_accuracy")} == set(TASKS)

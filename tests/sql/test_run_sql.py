@@ -82,7 +82,7 @@ def test_mistakes_are_usage_errors(warehouse: duckdb.DuckDBPyConnection, text: s
     ("text", "message"),
     [
         ("select * from token_score", "the name of a table, got 'token_score'. Did you mean 'token_scores'"),
-        ("select * from zzz", "got 'zzz'. Known: captures, captures_history, contribution_edges"),
+        ("select * from zzz", "got 'zzz'. Known: captures, captures_history, choices"),
         ("select head, weight_norm from heads", "got 'weight_norm', in heads. Did you mean 'weight_norm_"),
         ("select heads.headd from heads", "got 'headd', in heads. Did you mean 'head'"),
         ("select outputnorm from heads join contribution_rows using (capture)", "Did you mean 'output_norm'"),
