@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from statistics import fmean
 from typing import Any
 
 from duckdb import DuckDBPyConnection
 
 from flows.console import output, plain
+from flows.findings import choices_lines, masking_lines, sink_lines, taxonomy_lines
 from flows.outcome import Outcome
 from storage.filesystem import open_runs
 from storage.layout import WAREHOUSE, Layout
@@ -30,8 +31,7 @@ def tell_account(runs: str, outcome: Outcome, cap: int | None = None) -> None:
     connection = connect(open_runs(runs), tables())
     try:
         lines = list(_capture_lines(connection, outcome.capture, cap))
-        if "contributions" in done:
-            lines += _contribution_lines(connection, outcome.capture)
+        lines += _found(connection, outcome.capture, done)
         lines += _check_lines(outcome.checks)
     finally:
         connection.close()
@@ -40,6 +40,31 @@ def tell_account(runs: str, outcome: Outcome, cap: int | None = None) -> None:
     for line in lines:
         out.say(f"  {line}")
     out.add(found=plain(lines))
+
+
+def tell_found(runs: str, outcome: Outcome) -> None:
+    """Say what the stages of an outcome found, by themselves."""
+    connection = connect(open_runs(runs), tables())
+    try:
+        lines = _found(connection, outcome.capture, {work.name for work in outcome.work})
+    finally:
+        connection.close()
+    if lines:
+        output().say()
+    for line in lines:
+        output().say(line)
+    output().add(found=plain(lines))
+
+
+def _found(connection: DuckDBPyConnection, capture: str, done: Collection[str]) -> list[str]:
+    telling = {
+        "contributions": _contribution_lines,
+        "taxonomy": taxonomy_lines,
+        "masking": masking_lines,
+        "sink": sink_lines,
+        "choices": choices_lines,
+    }
+    return [line for stage, lines in telling.items() if stage in done for line in lines(connection, capture)]
 
 
 def _capture_lines(connection: DuckDBPyConnection, capture: str, cap: int | None) -> Iterator[str]:
@@ -131,7 +156,7 @@ def tell_next(runs: str) -> None:
     commands = [
         f"theodolite query sink_suppression{place}",
         f"theodolite sql {shlex.quote(leading)}{place}",
-        f"theodolite stage contributions --set contributions.edges=16{place}",
+        f"theodolite stage masking --set masking.scopes=entry --set masking.scores=raw,cw_intra{place}",
     ]
     out.say()
     out.say("Try next", style="bold")

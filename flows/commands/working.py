@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from flows import options as o
-from flows.account import tell_account, tell_next, tell_place
+from flows.account import tell_account, tell_found, tell_next, tell_place
 from flows.captures import pick_capture
 from flows.config import Config
 from flows.configuring import chosen_stages, configure, require_kept, stage_changes
@@ -167,5 +167,6 @@ def stage(
 
     outcome = run_flow(flow, where, first)
     tell_work(outcome)
+    tell_found(where, outcome)
     tell_place(where, outcome.capture)
     output().add(stage=name)

@@ -1,0 +1,105 @@
+"""What a run tells of masking, the sink and the classes of heads: from tables whose figures are known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import duckdb
+import pytest
+
+from flows import findings
+from flows.findings import choices_lines, masking_lines, sink_lines, taxonomy_lines
+
+FAMILY = {"scope": "entry", "reduce": "none", "direction": "comprehensiveness"}
+FAMILY |= {"sign": "absolute", "keep_first": False, "layers": "all"}
+
+
+class Answer:
+    def __init__(self, rows: list[dict[str, Any]]) -> None:
+        self._rows = rows
+
+    def to_pylist(self) -> list[dict[str, Any]]:
+        return self._rows
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[dict[str, Any]]]:
+    """What each named query answers."""
+    known: dict[str, list[dict[str, Any]]] = {}
+
+    def query(_connection: Any, name: str, _params: Mapping[str, Any]) -> Answer:
+        return Answer(known[name])
+
+    monkeypatch.setattr(findings, "query", query)
+    return known
+
+
+CONNECTION: Any = duckdb
+
+
+def hierarchy(**shares: float | None) -> list[dict[str, Any]]:
+    """The four scores of the published order, each more faithful than the one before."""
+    return [
+        {
+            **FAMILY,
+            "score": score,
+            "nll_area": 1.0 + at,
+            "faithfulness_rank": 4 - at,
+            "beats_previous_share": shares.get(score),
+        }
+        for at, score in enumerate(("raw", "vw", "vwon", "cw_intra"))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("shares", "told"),
+    [
+        ({"vw": 1.0, "vwon": 0.99, "cw_intra": 1.0}, "holds"),
+        ({"vw": 1.0, "vwon": 0.0, "cw_intra": 1.0}, "broken at vwon"),
+        ({"vw": 1.0, "vwon": 0.4, "cw_intra": 1.0}, "not told apart by these documents"),
+    ],
+)
+def test_the_published_order_is_told(
+    answers: dict[str, list[dict[str, Any]]], shares: dict[str, float], told: str
+) -> None:
+    answers["score_hierarchy"] = hierarchy(**shares)
+    (line,) = masking_lines(CONNECTION, "a")
+    assert "highest by entry" in line
+    assert "cw_intra 4.000, vwon 3.000, vw 2.000, raw 1.000 nats" in line
+    assert line.endswith(f"(published order raw < vw < vwon < cw: {told}).")
+
+
+def test_nothing_is_said_of_an_order_that_was_not_run(answers: dict[str, list[dict[str, Any]]]) -> None:
+    answers["score_hierarchy"] = hierarchy(vw=1.0, vwon=1.0, cw_intra=1.0)[:2]
+    (line,) = masking_lines(CONNECTION, "a")
+    assert "published" not in line
+    answers["score_hierarchy"] = [{**row, "layers": "3"} for row in hierarchy(vw=1.0)]
+    assert list(masking_lines(CONNECTION, "a")) == []
+
+
+def test_the_layer_that_needs_the_sink_most_is_named(answers: dict[str, list[dict[str, Any]]]) -> None:
+    changes = {"0": 0.1, "1": -0.4, "all": 0.25}
+    answers["sink_removal_effect"] = [
+        {"layers": layers, "nll_change": change, "nll_change_lo": change - 0.1, "nll_change_hi": change + 0.1}
+        for layers, change in changes.items()
+    ]
+    (line,) = sink_lines(CONNECTION, "a")
+    assert "+0.250 nats a token (95 % interval +0.150 to +0.350); alone most in layer 1, -0.400." in line
+
+
+def test_classes_and_accuracies_are_shares(answers: dict[str, list[dict[str, Any]]]) -> None:
+    answers["head_classes"] = [
+        {"rule": "plurality", "class": "retriever", "share": 0.25},
+        {"rule": "plurality", "class": "mixer", "share": 0.75},
+        {"rule": "majority", "class": "mixer", "share": 1.0},
+    ]
+    (line,) = taxonomy_lines(CONNECTION, "a")
+    assert line.endswith("Retriever 25%, Mixer 75%.")
+    clean = {"task": "boolq", "accuracy": 0.7, "accuracy_lo": 0.5, "accuracy_hi": 0.8, "n_items": 20, "chance": 0.5}
+    masked = {"accuracy_change": -0.2, "direction": "sufficiency", "rate": 0.3, "score": "raw"}
+    answers["choice_accuracy"] = [{**clean, "majority_share": 0.6}, {**clean, **masked, "accuracy": 0.5}]
+    (line,) = choices_lines(CONNECTION, "a")
+    assert "boolq: 70% of 20 items right" in line
+    assert "chance 50%, the commonest label 60%" in line
+    assert line.endswith("50% with the 30% that raw ranks lowest masked.")
