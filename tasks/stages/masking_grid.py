@@ -8,14 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from itertools import product
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from storage.errors import UnknownName, UsageError
 from storage.numbers import number_set
 from storage.tables import FLAG, INT, REAL, TEXT
-from tasks.models.given import End
 
-Scope = Literal["entry", "token", "row", "layer_token"]
+if TYPE_CHECKING:
+    from tasks.models.given import End
+
 SCOPES: tuple[str, ...] = ("entry", "token", "row", "layer_token")
 TOKEN_SCOPES = ("token", "layer_token")
 HEAD_SCORES = ("raw", "vw", "vwon", "cw_intra", "cw_inter")
