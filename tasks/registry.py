@@ -120,10 +120,12 @@ def stages() -> dict[str, Stage]:
     from tasks.stages.choices_declaration import CHOICES_STAGE
     from tasks.stages.contributions_declaration import CONTRIBUTIONS
     from tasks.stages.masking_declaration import MASKING_STAGE
+    from tasks.stages.pruning_declaration import HEAD_ABLATION_STAGE
     from tasks.stages.selection_declaration import SELECTION, TAXONOMY
     from tasks.stages.sink_declaration import SINK
 
-    return {s.name: s for s in (CONTRIBUTIONS, MASKING_STAGE, CHOICES_STAGE, SINK, SELECTION, TAXONOMY)}
+    replayed = (MASKING_STAGE, CHOICES_STAGE, SINK)
+    return {s.name: s for s in (CONTRIBUTIONS, *replayed, SELECTION, TAXONOMY, HEAD_ABLATION_STAGE)}
 
 
 def stage(name: str) -> Stage:

@@ -5,6 +5,8 @@ with held as (
     select capture, 'masking' as table_name, doc, nll_clean_sum, n_predicted from masking
     union all
     select capture, 'sink_removal', doc, nll_clean_sum, n_predicted from sink_removal
+    union all
+    select capture, 'head_ablation', doc, nll_clean_sum, n_predicted from head_ablation
 ),
 measured as (
     select

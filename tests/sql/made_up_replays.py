@@ -1,4 +1,4 @@
-"""Made-up losses of runs of the model with something changed: the tables masking and sink_removal."""
+"""Made-up losses of runs of the model with something changed: the tables masking, sink_removal, head_ablation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tasks.stages.masking_grid import Cell, MaskingGrid
-from tests.sql.made_up import LAYERS, TOKENS, Columns
+from tests.sql.made_up import HEADS, LAYERS, TOKENS, Columns
 
 GRID = MaskingGrid(
     scores=("raw", "vw", "vwon", "cw_intra", "cw_inter", "norm", "random"),
@@ -61,6 +61,30 @@ def sink_columns(docs: range, documents: Columns) -> Columns:
         for at, layers in enumerate([*map(str, range(LAYERS)), "all"])
     ]
     return columns_of(rows)
+
+
+def ablation_columns(docs: range, documents: Columns) -> Columns:
+    """Rows of these documents: each head alone."""
+    rows = [
+        {
+            "doc": doc,
+            "layer": layer,
+            "head": head,
+            "nll_sum": documents["nll_sum"][doc] + (TOKENS - 1) * ablation_damage(doc, layer, head),
+            "nll_clean_sum": documents["nll_sum"][doc],
+            "n_predicted": TOKENS - 1,
+        }
+        for doc in docs
+        for layer in range(LAYERS)
+        for head in range(HEADS)
+    ]
+    return columns_of(rows)
+
+
+def ablation_damage(doc: int, layer: int, head: int) -> float:
+    """Nats a token; the last head of the last layer is one that matters."""
+    drawn = np.random.default_rng([doc, layer, head, 9]).uniform(-0.02, 0.05)
+    return float(drawn + ((layer, head) == (LAYERS - 1, HEADS - 1)))
 
 
 def columns_of(rows: list[dict[str, Any]]) -> Columns:

@@ -131,6 +131,11 @@ BREAKS: list[tuple[str, str, Break]] = [
     ("clean_losses", "masking", add("nll_clean_sum", 9, 1e-4)),
     ("clean_losses", "masking", put("nll_clean_sum", 9, np.nan)),
     ("clean_losses", "masking", add("n_predicted", 9, 1)),
+    ("changed_losses", "head_ablation", put("nll_sum", 1, np.nan)),
+    ("clean_losses", "head_ablation", add("nll_clean_sum", 1, 1e-4)),
+    ("clean_losses", "head_ablation", put("nll_clean_sum", 1, np.nan)),
+    ("head_ablation_complete", "head_ablation", drop(3)),
+    ("head_ablation_complete", "head_ablation", put("head", 3, 4)),
     ("clean_losses", "sink_removal", add("nll_clean_sum", 1, 1e-4)),
     ("clean_losses", "sink_removal", add("n_predicted", 1, -1)),
     ("contribution_edges_factors", "contribution_edges", add("cosine", 7, 1e-3)),
@@ -225,7 +230,7 @@ BREAKS: list[tuple[str, str, Break]] = [
     ),
     *(
         (f"related_{name}", name, put("doc", 0, 99))
-        for name in ("tokens", "semantic_drift", "token_scores", "masking", "sink_removal")
+        for name in ("tokens", "semantic_drift", "token_scores", "masking", "sink_removal", "head_ablation")
     ),
     ("related_tokens", "tokens", put("position", 1, 6)),
     ("related_token_scores", "token_scores", put("position", 1, 6)),
