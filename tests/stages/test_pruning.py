@@ -12,11 +12,14 @@ import transformers
 
 from storage.errors import IncompleteRun, UnknownName, UsageError
 from tasks.loaded import captured_model
+from tasks.models.interventions import ScaleHeads
 from tasks.models.replay import Replayer
 from tasks.prepared import Prepared
 from tasks.registry import stage
 from tasks.stage import prepare_stage, run_stage_shards
+from tasks.stages.pruning import cells_of
 from tasks.stages.pruning_declaration import STRATEGIES, PruningParameters
+from tasks.stages.pruning_survey import HeadStatistics
 from tests.oracles.masking import PlainModel
 from tests.oracles.pruning import Head, HeadOracle
 from tests.stages.running import Ran, captured, documents_of, run
@@ -84,18 +87,31 @@ def test_layers_that_the_store_keeps(name: str, layers: str | None, tmp_path: Pa
 
 
 def test_random_orders_are_drawn_by_the_seed_and_nested(tmp_path: Path) -> None:
-    """The same in every shard; other seeds give others; what stays at 0.2 stayed at 0.5."""
+    """One order in all shards; other seeds give others; what is gone at 0.9 is gone at 0.5 too."""
     made = captured(tmp_path, shard_tokens=13, batch_tokens=13, text="The quick brown fox " * 2)
     values = {"strategies": "random", "retentions": "0.9,0.5", "seeds": 3}
     ran, again, other = (run(made, "pruning", values, seed) for seed in (0, 0, 1))
-    assert len(made.store.shards) > 1 and ran.bytes("pruning") == again.bytes("pruning")
-    assert ran.rows("pruning") != other.rows("pruning")
-    rows = by_key(ran)
-    assert len({rows[0, "random", "0.5", draw]["nll_sum"] for draw in range(3)}) == 3
+    assert ran.bytes("pruning") == again.bytes("pruning") and ran.rows("pruning") != other.rows("pruning")
+    parameters = PruningParameters(("random",), (0.9, 0.5), 3)
+    cells = cells_of(made.store, parameters, HeadStatistics({}), 0)
+    gone = [
+        {(i.layer, head) for i in cell.condition if isinstance(i, ScaleHeads) for head in i.heads} for cell in cells
+    ]
+    assert [len(heads) for heads in gone] == [1, 6] * 3
+    assert (
+        all(few < many for few, many in zip(gone[::2], gone[1::2], strict=True)) and len(set(map(frozenset, gone))) > 3
+    )
+    plain = PlainModel(captured_model(Prepared.open(made.runs, made.capture)))
+    rows, by_doc = by_key(ran), documents_of(made)
+    assert len(made.store.shards) > 1
+    for cell, heads in zip(cells, gone, strict=True):
+        for doc, (ids, _) in by_doc.items():
+            loss = loss_without(plain, ids, sorted(heads), made.store.shape.n_heads)
+            assert rows[doc, "random", f"{cell.retention:.6g}", cell.seed]["nll_sum"] == pytest.approx(loss, rel=1e-5)
 
 
 def test_the_same_heads_run_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of one class alone all orders of classes are one; all heads stay at a retention of 1, and nothing changes."""
+    """Conditions that leave the same heads are one pass a document; where all heads stay nothing changes."""
     passes: list[tuple[int, int]] = []
     scored = Replayer._scored
 
@@ -154,7 +170,7 @@ def test_the_paper_s_orders_are_the_default() -> None:
         ({"retentions": "0.5,0.50"}, UsageError, "values, each once, got 0.5, 0.5, of which some are twice"),
         ({"strategies": ""}, UsageError, "values, each once, got none, in pruning.strategies"),
         ({"strategies": "entropy"}, UnknownName, "the name of a strategy, got 'entropy', .*Did you mean 'entropy_"),
-        ({"strategies": "taxonomy_mixer_reset"}, UnknownName, "Did you mean 'taxonomy_mixer_reset_retriever'"),
+        ({"strategies": "random,taxonmy"}, UnknownName, "got 'taxonmy', .*Did you mean 'taxonomy'"),
         ({"seeds": 0}, UsageError, "from 1 to 1,000 seeds, got 0, in pruning.seeds"),
         ({"seeds": 1001}, UsageError, "from 1 to 1,000 seeds, got 1001"),
         ({"retention": "0.5"}, UnknownName, "Did you mean 'retentions'"),
