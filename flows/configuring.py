@@ -16,7 +16,7 @@ from storage.errors import UnknownName, UsageError
 from tasks.chosen import Chosen
 from tasks.parameters import stage_parameters
 from tasks.registry import default_stages, stage, stages
-from tasks.stage import require_kinds
+from tasks.stage_parts import require_kinds
 
 DEFAULT = "default"
 """The preset of `theodolite run` with no arguments."""

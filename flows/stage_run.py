@@ -11,10 +11,20 @@ from flows.captures import pick_capture
 from flows.engine import stage_workers, use_all_cores
 from flows.outcome import Outcome, Work, remember
 from flows.progress import waiting, work
-from flows.steps import finish_or_raise, finish_stage_step, run_shards, stage_block, threads
+from flows.steps import (
+    finish_or_raise,
+    finish_stage_step,
+    finish_survey_step,
+    run_shards,
+    stage_block,
+    survey_block,
+    threads,
+)
 from tasks.prepared import Prepared
+from tasks.registry import DOCUMENTS
 from tasks.registry import stage as declared
 from tasks.stage import open_replay, prepare_stage, stage_parts_left, stage_units
+from tasks.survey import survey_name, survey_parts_left
 
 
 @flow(name="stage", task_runner=threads(1), persist_result=False, retries=0)
@@ -44,17 +54,37 @@ def stage_run(
     key = prepare_stage(runs, name, stage, parameters or {}, seed)
     prepared, left = Prepared.open(runs, name), stage_parts_left(runs, name, stage, key)
     total = prepared.n_shards
-    failures: dict[int, Exception] = {}
-    if left:
-        units = stage_units(runs, name, stage, key, left)
-        arguments = {"runs": runs, "capture": name, "stage": stage, "key": key}
-        at_once = _ready(runs, name) if declared(stage).needs_model else stage_workers(workers)
-        with work(stage, units, declared(stage).unit):
-            failures = run_shards(stage_block, left, at_once, **arguments)
+    arguments = {"runs": runs, "capture": name, "stage": stage, "key": key}
+    failures = _work(arguments, left, total, workers)
     finish_or_raise(lambda: finish_stage_step(runs, name, stage, key), f"stage {stage}", name, total, failures)
     done = Work(stage, total, total - len(left))
     remember(runs, name, done)
     return Outcome(name, (done,))
+
+
+def _work(arguments: dict[str, str], left: list[int], total: int, workers: int | None) -> dict[int, Exception]:
+    """The stage's survey, if it makes one, and the shards that are left; the errors of those that failed."""
+    runs, name, stage = arguments["runs"], arguments["capture"], arguments["stage"]
+    replays = declared(stage).needs_model and bool(left)
+    at_once = _ready(runs, name) if replays else stage_workers(workers)
+    if declared(stage).surveys:
+        _survey(arguments, total, stage_workers(workers))
+    if not left:
+        return {}
+    if replays:
+        use_all_cores()  # the survey, as what reads the store alone, left one to each thread
+    with work(stage, stage_units(runs, name, stage, arguments["key"], left), declared(stage).unit):
+        return run_shards(stage_block, left, at_once, **arguments)
+
+
+def _survey(arguments: dict[str, str], total: int, workers: int) -> None:
+    """What the stage must know of all shards before any has rows. Raises what `stage_run` does."""
+    runs, name, stage = arguments["runs"], arguments["capture"], arguments["stage"]
+    failures: dict[int, Exception] = {}
+    if left := survey_parts_left(runs, name, stage, arguments["key"]):
+        with work(survey_name(stage), stage_units(runs, name, stage, arguments["key"], left), DOCUMENTS):
+            failures = run_shards(survey_block, left, workers, **arguments)
+    finish_or_raise(lambda: finish_survey_step(**arguments), f"the survey of stage {stage}", name, total, failures)
 
 
 def _ready(runs: str, capture: str) -> int:

@@ -28,6 +28,7 @@ from storage.warehouse import CheckResult
 from tasks.capture_finish import finish_capture
 from tasks.progress import Progress, listening
 from tasks.stage import finish_stage, run_stage_shards
+from tasks.survey import finish_survey, survey_shards
 
 DEVICE_TAG = "theodolite-device"
 """On every task that needs the device; a Prefect concurrency limit on it keeps several machines' runs apart."""
@@ -95,6 +96,18 @@ def capture_block(runs: str, capture: str, shards: list[int]) -> None:
 def stage_block(runs: str, capture: str, stage: str, key: str, shards: list[int]) -> None:
     """A stage's part of these shards, one after the other."""
     _each(shards, lambda shard: run_stage_shards(runs, capture, stage, key, [shard]))
+
+
+@task(name="survey-shards", cache_policy=NO_CACHE, persist_result=False, retries=0)
+def survey_block(runs: str, capture: str, stage: str, key: str, shards: list[int]) -> None:
+    """What a stage must know of these shards before any has rows, one after the other."""
+    _each(shards, lambda shard: survey_shards(runs, capture, stage, key, [shard]))
+
+
+@task(name="finish-survey", cache_policy=NO_CACHE, persist_result=False, retries=0)
+def finish_survey_step(runs: str, capture: str, stage: str, key: str) -> None:
+    """Publish what a stage must know of all shards."""
+    finish_survey(runs, capture, stage, key)
 
 
 @task(name="finish-capture", cache_policy=NO_CACHE, persist_result=False, retries=0)

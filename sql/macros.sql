@@ -70,6 +70,18 @@ create or replace macro score_order() as
 
 create or replace macro in_published_order(score) as list_position(score_order(), score) <= 5;
 
+-- The strategies of pruning in the order in which they are told: the paper's own first, the control last.
+create or replace macro strategy_order() as
+    [
+        'taxonomy', 'taxonomy_reset_retriever_mixer', 'taxonomy_mixer_reset_retriever', 'taxonomy_mixer_retriever_reset',
+        'taxonomy_retriever_reset_mixer', 'taxonomy_retriever_mixer_reset', 'weight_magnitude', 'entropy_high',
+        'entropy_low', 'contribution', 'f_score', 'random'
+    ];
+
+-- The modified z-score of Iglewicz & Hoaglin (1993): how far x stands from a median, in units of the median absolute
+-- deviation that are standard deviations of normal values. NULL where the deviation is 0.
+create or replace macro robust_z(x, median, deviation) as 0.6745 * (x - median) / nullif(deviation, 0);
+
 -- How far the loss of one and the same computation may differ between batches, in nats a token. From `compute_dtype` of
 -- the table captures.
 create or replace macro loss_tolerance(compute_dtype) as case when compute_dtype = 'float32' then 1e-5 else 2e-2 end;

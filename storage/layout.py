@@ -30,6 +30,15 @@ def shard_part(index: int) -> str:
     return f"{index:05d}"
 
 
+SURVEY = "survey"
+"""The part that holds what a stage found over all shards before any of them has rows."""
+
+
+def survey_part(index: int) -> str:
+    """The name of the part that holds what shard `index` (0 or more) gives to a stage's survey."""
+    return f"{SURVEY}-{shard_part(index)}"
+
+
 def under(folder: str, name: str) -> str:
     """The path of `name` inside `folder`."""
     return f"{folder}/{name}"

@@ -48,6 +48,8 @@ class StageContext:
     of a stage that counts other units, with those."""
     replay: CapturedReplay | None = field(default=None, compare=False)
     """The captured model, to run again; None in a stage that needs none."""
+    survey: Partial | None = field(default=None, compare=False)
+    """What `combine_survey` made of all shards; None in a stage that surveys nothing."""
     once: Once = field(default=lambda _name, compute: compute(), compare=False)
     """once(name, compute): the arrays of a piece of a shard that takes long, kept should the shard be interrupted."""
 
@@ -67,6 +69,16 @@ class StageSteps(Protocol):
         self, store: ActivationStore, partial: Partial, parameters: Any, context: StageContext, rows: Rows
     ) -> dict[str, int]:
         """Rows over the whole capture, and counts for the quality record."""
+
+
+class SurveySteps(Protocol):
+    """The two functions that the module of a stage holds besides, which must know all shards before any has rows."""
+
+    def survey(self, store: ActivationStore, shard: ShardReader, parameters: Any, context: StageContext) -> Partial:
+        """What is needed of one shard, from the store alone."""
+
+    def combine_survey(self, left: Partial, right: Partial) -> Partial:
+        """Two neighbouring ones as one, in shard order; the last is every later step's `context.survey`."""
 
 
 @dataclass(frozen=True)
@@ -93,8 +105,14 @@ class Stage:
     """What the progress counts."""
     units: Callable[[Any, Sequence[int], int], int] | None = None
     """(parameters, shards, shards of the capture) → how many units those shards are, where units are not documents."""
+    surveys: bool = False
+    """Whether what all shards hold must be known before any of them has rows: its module then has SurveySteps too."""
 
     def steps(self) -> StageSteps:
+        return import_module(self.module)
+
+    def survey_steps(self) -> SurveySteps:
+        """Those of a stage that surveys."""
         return import_module(self.module)
 
     def parameter_names(self) -> tuple[str, ...]:
@@ -120,10 +138,12 @@ def stages() -> dict[str, Stage]:
     from tasks.stages.choices_declaration import CHOICES_STAGE
     from tasks.stages.contributions_declaration import CONTRIBUTIONS
     from tasks.stages.masking_declaration import MASKING_STAGE
+    from tasks.stages.pruning_declaration import HEAD_ABLATION_STAGE, PRUNING_STAGE
     from tasks.stages.selection_declaration import SELECTION, TAXONOMY
     from tasks.stages.sink_declaration import SINK
 
-    return {s.name: s for s in (CONTRIBUTIONS, MASKING_STAGE, CHOICES_STAGE, SINK, SELECTION, TAXONOMY)}
+    replayed = (MASKING_STAGE, CHOICES_STAGE, SINK)
+    return {s.name: s for s in (CONTRIBUTIONS, *replayed, SELECTION, TAXONOMY, PRUNING_STAGE, HEAD_ABLATION_STAGE)}
 
 
 def stage(name: str) -> Stage:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial as bind
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from storage.arrays import read_arrays, write_arrays
-from storage.chosen_parts import ALL_HEADS, ALL_POSITIONS
-from storage.errors import CorpusError, IncompleteRun, UsageError
+from storage.errors import CorpusError, IncompleteRun
 from storage.layout import FINAL, Layout, shard_part
 from storage.tables import PartWriter
 from tasks.checkpoints import Checkpoints, forget
@@ -17,10 +15,11 @@ from tasks.chosen import Chosen
 from tasks.identity import stage_key
 from tasks.parameters import stage_parameters
 from tasks.prepared import Prepared
-from tasks.progress import Progress, emit
-from tasks.registry import Stage, StageContext, stage
-from tasks.shard import Work, publish_once
+from tasks.registry import Stage, stage
+from tasks.shard import Work
+from tasks.stage_parts import keep_partial, open_store, publish_part, read_partial, require_kinds, stage_context
 from tasks.stage_record import StageRun, mark, request
+from tasks.survey import read_survey
 
 if TYPE_CHECKING:
     from storage.filesystem import Filesystem
@@ -85,47 +84,10 @@ def stage_units(runs: str, capture: str, name: str, key: str, shards: Sequence[i
     return declared.units(stage_parameters(declared, run.parameters), shards, prepared.n_shards)
 
 
-def _context(declared: Stage, run: StageRun, store: ActivationStore, **more: Any) -> StageContext:
-    of_unit = len(store.shape.kept_layers) if declared.units is None else 1
-
-    def advance(done: float) -> None:
-        emit(Progress(run.stage, done / of_unit, declared.unit))
-
-    return StageContext(run.key, run.seed, advance, **more)
-
-
-def require_kinds(declared: Stage, offered: Collection[str], where: str) -> None:
-    """UsageError, naming what is lacking and how to keep it, unless everything that the stage reads is offered.
-
-    offered: kinds of tensor, and what the store holds whole (`ChosenParts.whole`).
-    """
-    needed = sorted(declared.reads | declared.whole)
-    missing = [name for name in needed if name not in offered]
-    if missing:
-        raise UsageError(
-            f"a store with {', '.join(needed)}",
-            got=f"one without {', '.join(missing)}",
-            where=f"{where}, stage {declared.name}",
-            remedy=_remedy(missing),
-        )
-
-
 def require_captured(runs: str, capture: str, name: str) -> None:
     """UsageError unless a capture that is there was asked to keep what the stage reads; opens no store."""
     chosen = Chosen.of(Prepared.open(runs, capture).settings)
     require_kinds(stage(name), chosen.offered(), f"capture {capture}")
-
-
-def _remedy(missing: Sequence[str]) -> str:
-    """How to capture what a store lacks."""
-    options = {
-        "attention": "--attention stored or rebuilt",
-        "sink_mass": "--attention stored or rebuilt",
-        ALL_HEADS: "no --heads",
-        ALL_POSITIONS: "no --positions",
-    }
-    needed = dict.fromkeys(options.get(kind, f"--keep with {kind}") for kind in missing)
-    return f"Capture again with what the stage reads: {', '.join(needed)}."
 
 
 def run_stage_shards(runs: str, capture: str, name: str, key: str, shards: Sequence[int]) -> list[int]:
@@ -136,20 +98,18 @@ def run_stage_shards(runs: str, capture: str, name: str, key: str, shards: Seque
     """
     import torch
 
-    from storage.tensors import ActivationStore
-
     prepared, declared = Prepared.open(runs, capture), stage(name)
     replay = open_replay(runs, capture) if declared.needs_model else None
     if replay is None:
         torch.set_num_threads(1)
     run = StageRun.read(prepared, name, key)
-    store = ActivationStore.open(prepared.fs, capture)
-    require_kinds(declared, store.shape.offered | store.shape.parts.whole, f"capture {capture}")
+    store = open_store(prepared, declared)
     _require_files(prepared, declared, run)
+    survey = read_survey(prepared, declared, run)
     done = []
     for shard in shards:
-        compute = bind(_shard_part, prepared, declared, run, store, replay, shard)
-        if _publish(prepared, run, shard_part(shard), compute):
+        compute = bind(_shard_part, prepared, declared, run, store, replay, survey, shard)
+        if publish_part(prepared, run, shard_part(shard), compute):
             done.append(shard)
     return done
 
@@ -181,34 +141,24 @@ def open_replay(runs: str, capture: str) -> CapturedReplay:
     return replay
 
 
-def _publish(prepared: Prepared, run: StageRun, part: str, compute: Callable[[str], Work]) -> bool:
-    layout = prepared.layout
-    name = f"{run.stage}-{run.key[:16]}-{part}"
-    return publish_once(prepared.fs, layout, layout.part_record(run.stage, run.key, part), name, compute)
-
-
 def _shard_part(
     prepared: Prepared,
     declared: Stage,
     run: StageRun,
     store: ActivationStore,
     replay: CapturedReplay | None,
+    survey: Partial | None,
     shard: int,
     staging: str,
 ) -> Work:
     parameters = stage_parameters(declared, run.parameters)
     rows = _PartRows(prepared.fs, staging, declared, prepared.layout.capture, run.key)
     checkpoints = Checkpoints(prepared, run.stage, run.key, shard_part(shard), staging)
-    context = _context(declared, run, store, replay=replay, once=checkpoints.once)
+    context = stage_context(declared, run, store, replay=replay, once=checkpoints.once, survey=survey)
     partial, quality = declared.steps().per_shard(store, store.shard(shard), parameters, context, rows)
     work = Work(quality=quality)
     rows.close(work, prepared.layout, run.key, shard_part(shard))
-    staged = f"{staging}/partial.safetensors"
-    work.add_file(
-        staged,
-        prepared.layout.partial(run.stage, run.key, shard_part(shard)),
-        write_arrays(prepared.fs, staged, partial),
-    )
+    keep_partial(prepared, run, shard_part(shard), partial, staging, work)
     return work
 
 
@@ -231,7 +181,7 @@ def finish_stage(runs: str, capture: str, name: str, key: str) -> bool:
             remedy="What is done is kept; run the same command again to do the rest.",
         )
     store = ActivationStore.open(prepared.fs, capture)
-    done = _publish(prepared, run, FINAL, bind(_final_part, prepared, declared, run, store))
+    done = publish_part(prepared, run, FINAL, bind(_final_part, prepared, declared, run, store))
     mark(prepared, run, "done")
     forget(prepared, name, key)
     return done
@@ -239,17 +189,11 @@ def finish_stage(runs: str, capture: str, name: str, key: str) -> bool:
 
 def _final_part(prepared: Prepared, declared: Stage, run: StageRun, store: ActivationStore, staging: str) -> Work:
     fs, layout, steps = prepared.fs, prepared.layout, declared.steps()
-    partials = (_partial(prepared, run, shard_part(shard)) for shard in range(prepared.n_shards))
+    partials = (read_partial(prepared, run, shard_part(shard)) for shard in range(prepared.n_shards))
     combined = reduce(steps.combine, partials)
     rows = _PartRows(fs, staging, declared, layout.capture, run.key)
     parameters = stage_parameters(declared, run.parameters)
-    work = Work(quality=steps.finish(store, combined, parameters, _context(declared, run, store), rows))
+    context = stage_context(declared, run, store, survey=read_survey(prepared, declared, run))
+    work = Work(quality=steps.finish(store, combined, parameters, context, rows))
     rows.close(work, layout, run.key, FINAL)
     return work
-
-
-def _partial(prepared: Prepared, run: StageRun, part: str) -> Partial:
-    """What a shard left for `combine`, checked against its record: a damaged one must not reach the totals."""
-    layout, path = prepared.layout, prepared.layout.partial(run.stage, run.key, part)
-    record = prepared.manifest.read_part(layout.part_record(run.stage, run.key, part))
-    return read_arrays(prepared.fs, path, record.files[path])

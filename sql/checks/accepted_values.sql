@@ -27,6 +27,8 @@ with held as (
     select capture, 'sink_removal.layers', layers, case when is_layers(layers) then [layers] end
     from sink_removal group by all
     union all
+    select capture, 'pruning.strategy', strategy, strategy_order() from pruning group by all
+    union all
     select capture, 'selection.ranking', ranking, ['attention', 'contribution'] from selection group by all
     union all
     select capture, 'selection.distance', distance, ['euclidean', 'cosine'] from selection group by all

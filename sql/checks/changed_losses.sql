@@ -5,6 +5,10 @@ with held as (
     select capture, 'masking' as table_name, doc, nll_sum from masking
     union all
     select capture, 'sink_removal', doc, nll_sum from sink_removal
+    union all
+    select capture, 'head_ablation', doc, nll_sum from head_ablation
+    union all
+    select capture, 'pruning', doc, nll_sum from pruning
 ),
 measured as (
     select capture, table_name, doc, count(*) - count(*) filter (where nll_sum >= 0) as error, 0 as tolerance

@@ -5,6 +5,10 @@ with held as (
     select capture, 'masking' as table_name, doc, nll_clean_sum, n_predicted from masking
     union all
     select capture, 'sink_removal', doc, nll_clean_sum, n_predicted from sink_removal
+    union all
+    select capture, 'head_ablation', doc, nll_clean_sum, n_predicted from head_ablation
+    union all
+    select capture, 'pruning', doc, nll_clean_sum, n_predicted from pruning
 ),
 measured as (
     select

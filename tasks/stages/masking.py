@@ -7,7 +7,7 @@ chosen entries zeroed, α as it was (methods.md §1, "Faithfulness by masking").
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -22,7 +22,7 @@ from tasks.kernels.visibility import Visibility
 from tasks.models.after_attention import norms_after, output_scale
 from tasks.stages.masking_grid import KEYS, Cell, expanded
 from tasks.stages.rankings import Rankings, ScoredModel, masking
-from tasks.stages.replays import clean_losses, combine, finish, label, losses, replay_of
+from tasks.stages.replays import clean_losses, combine, finish, label, losses, pieces, replay_of
 
 if TYPE_CHECKING:
     from storage.store_shape import StoreShape
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     from tasks.stages.masking_declaration import MaskingParameters
 
 __all__ = ["combine", "finish", "per_shard", "rankings_of"]
-
-_BATCHES = 8
-"""Batches that a piece of work fills where the documents suffice: pieces are what an interrupted run keeps."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +75,7 @@ def per_shard(
     for plan in plans:
         layers = label(plan.layers, store.shape)
         found: list[Partial] = []
-        for documents in _pieces(shard, len(plan.conditions), replay.batch_tokens):
+        for documents in pieces(shard, len(plan.conditions), replay.batch_tokens):
             piece = f"{layers}-{plan.scope}-{documents[0]}"
             found.append(_piece(plan, context, piece, documents, pairs))
         quality["undefined_scores"] += int(sum(part["undefined"].sum() for part in found))
@@ -123,14 +120,6 @@ def _plans(parameters: MaskingParameters, kept: Sequence[int], rankings: Ranking
         for each in expanded(layers, kept, "masking.layers"):
             plans.setdefault((each, scope), _Plan(each, together, rankings))
     return list(plans.values())
-
-
-def _pieces(shard: ShardReader, n_conditions: int, batch_tokens: int) -> Iterator[list[int]]:
-    """The shard's documents in pieces of a few batches each, one document at least."""
-    widest = max(shard.lengths)
-    size = max(1, _BATCHES * batch_tokens // (widest * n_conditions))
-    for start in range(0, len(shard.documents), size):
-        yield shard.documents[start : start + size]
 
 
 def _require_below(shape: StoreShape) -> None:

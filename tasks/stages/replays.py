@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from tasks.replaying import CapturedReplay
 
 ALL_LAYERS = "all"
+_BATCHES = 8
+"""Batches that a piece of work fills where the documents suffice: pieces are what an interrupted run keeps."""
 
 
 def replay_of(context: StageContext) -> CapturedReplay:
@@ -29,6 +31,13 @@ def replay_of(context: StageContext) -> CapturedReplay:
 def label(layers: Sequence[int], shape: StoreShape) -> str:
     """Layers as the tables name them: `all` those of the model that have attention, or numbers such as 10-19."""
     return ALL_LAYERS if tuple(layers) == shape.attention_layers else written(frozenset(layers))
+
+
+def pieces(shard: ShardReader, n_conditions: int, batch_tokens: int) -> Iterator[list[int]]:
+    """The shard's documents in pieces of a few batches each, one document at least."""
+    size = max(1, _BATCHES * batch_tokens // (max(shard.lengths) * n_conditions))
+    for start in range(0, len(shard.documents), size):
+        yield shard.documents[start : start + size]
 
 
 def losses(

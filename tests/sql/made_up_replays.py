@@ -1,4 +1,4 @@
-"""Made-up losses of runs of the model with something changed: the tables masking and sink_removal."""
+"""Made-up losses of runs of the model with something changed: masking, sink_removal, head_ablation, pruning."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from tasks.stages.masking_grid import Cell, MaskingGrid
-from tests.sql.made_up import LAYERS, TOKENS, Columns
+from tasks.stages.pruning_declaration import STRATEGIES
+from tests.sql.made_up import HEADS, LAYERS, TOKENS, Columns
 
 GRID = MaskingGrid(
     scores=("raw", "vw", "vwon", "cw_intra", "cw_inter", "norm", "random"),
@@ -61,6 +62,63 @@ def sink_columns(docs: range, documents: Columns) -> Columns:
         for at, layers in enumerate([*map(str, range(LAYERS)), "all"])
     ]
     return columns_of(rows)
+
+
+CRITICAL = (1, 2)
+
+
+def ablation_columns(docs: range, documents: Columns) -> Columns:
+    """Rows of these documents: each head alone."""
+    rows = [
+        {
+            "doc": doc,
+            "layer": layer,
+            "head": head,
+            "nll_sum": documents["nll_sum"][doc] + (TOKENS - 1) * ablation_damage(doc, layer, head),
+            "nll_clean_sum": documents["nll_sum"][doc],
+            "n_predicted": TOKENS - 1,
+        }
+        for doc in docs
+        for layer in range(LAYERS)
+        for head in range(HEADS)
+    ]
+    return columns_of(rows)
+
+
+def ablation_damage(doc: int, layer: int, head: int) -> float:
+    """Nats a token; head 2 of layer 1, of the class that most heads have, is one that matters."""
+    drawn = np.random.default_rng([doc, layer, head, 9]).uniform(-0.02, 0.05)
+    return float(drawn + ((layer, head) == CRITICAL))
+
+
+RETENTIONS, SEEDS = (1.0, 0.7, 0.5), 3
+
+
+def pruning_columns(docs: range, documents: Columns) -> Columns:
+    """Rows of these documents: every strategy; where all heads stay nothing changes."""
+    rows = [
+        {
+            "doc": doc,
+            "strategy": strategy,
+            "retention": retention,
+            "seed": seed,
+            "nll_sum": documents["nll_sum"][doc] + (TOKENS - 1) * pruning_damage(doc, strategy, retention, seed),
+            "nll_clean_sum": documents["nll_sum"][doc],
+            "n_predicted": TOKENS - 1,
+            "heads_kept": {1.0: 8, 0.7: 6, 0.5: 4}[retention],
+        }
+        for doc in docs
+        for strategy in STRATEGIES
+        for seed in range(SEEDS if strategy == "random" else 1)
+        for retention in RETENTIONS
+    ]
+    return columns_of(rows)
+
+
+def pruning_damage(doc: int, strategy: str, retention: float, seed: int) -> float:
+    """Nats a token."""
+    drawn = np.random.default_rng([doc, STRATEGIES.index(strategy), int(10 * retention), seed])
+    return 0.0 if retention == 1 else float(drawn.uniform(-0.1, 1))
 
 
 def columns_of(rows: list[dict[str, Any]]) -> Columns:

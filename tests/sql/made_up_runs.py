@@ -16,7 +16,7 @@ from storage.tables import PartWriter, write_table
 from tasks.registry import tables
 from tests.sql.made_up import DOCS, LAYERS, PER_LAYER, Columns, capture_columns, whole_columns
 from tests.sql.made_up_choices import choices_columns
-from tests.sql.made_up_replays import masking_columns, sink_columns
+from tests.sql.made_up_replays import ablation_columns, masking_columns, pruning_columns, sink_columns
 from tests.sql.made_up_selection import SELECTION_PER_LAYER, taxonomy_columns
 
 Change = Callable[[Columns], None]
@@ -34,6 +34,8 @@ FINALS: dict[str, Callable[[], dict[str, Columns]]] = {
 REPLAYS: dict[str, tuple[str, Callable[[range, Columns], Columns]]] = {
     "masking": ("masking", masking_columns),
     "sink": ("sink_removal", sink_columns),
+    "pruning": ("pruning", pruning_columns),
+    "head_ablation": ("head_ablation", ablation_columns),
 }
 """Of each stage that runs the model again its table, and what fills it for a range of documents."""
 

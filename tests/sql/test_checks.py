@@ -131,6 +131,24 @@ BREAKS: list[tuple[str, str, Break]] = [
     ("clean_losses", "masking", add("nll_clean_sum", 9, 1e-4)),
     ("clean_losses", "masking", put("nll_clean_sum", 9, np.nan)),
     ("clean_losses", "masking", add("n_predicted", 9, 1)),
+    ("changed_losses", "head_ablation", put("nll_sum", 1, np.nan)),
+    ("clean_losses", "head_ablation", add("nll_clean_sum", 1, 1e-4)),
+    ("clean_losses", "head_ablation", put("nll_clean_sum", 1, np.nan)),
+    ("changed_losses", "pruning", put("nll_sum", 1, np.nan)),
+    ("clean_losses", "pruning", add("nll_clean_sum", 1, 1e-4)),
+    ("clean_losses", "pruning", add("n_predicted", 1, 1)),
+    ("accepted_values", "pruning", put("strategy", 1, "h_star")),
+    ("pruning_complete", "pruning", drop(4)),
+    ("pruning_complete", "pruning", drop(slice(0, 42))),
+    ("pruning_kept", "pruning", add("heads_kept", 1, 1)),
+    ("pruning_kept", "pruning", add("heads_kept", 0, -1)),
+    ("pruning_kept", "pruning", put("retention", 0, 0.0)),
+    ("pruning_kept", "pruning", put("retention", 1, np.nan)),
+    ("pruning_kept", "pruning", put("seed", 1, 1)),
+    ("pruning_kept", "pruning", put("seed", -1, -1)),
+    ("pruning_kept", "pruning", alter("nll_sum", 1e-3, retention=1.0, strategy="f_score")),
+    ("head_ablation_complete", "head_ablation", drop(3)),
+    ("head_ablation_complete", "head_ablation", put("head", 3, 4)),
     ("clean_losses", "sink_removal", add("nll_clean_sum", 1, 1e-4)),
     ("clean_losses", "sink_removal", add("n_predicted", 1, -1)),
     ("contribution_edges_factors", "contribution_edges", add("cosine", 7, 1e-3)),
@@ -225,7 +243,7 @@ BREAKS: list[tuple[str, str, Break]] = [
     ),
     *(
         (f"related_{name}", name, put("doc", 0, 99))
-        for name in ("tokens", "semantic_drift", "token_scores", "masking", "sink_removal")
+        for name in ("tokens", "semantic_drift", "token_scores", "masking", "sink_removal", "head_ablation", "pruning")
     ),
     ("related_tokens", "tokens", put("position", 1, 6)),
     ("related_token_scores", "token_scores", put("position", 1, 6)),

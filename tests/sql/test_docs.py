@@ -46,7 +46,7 @@ def test_no_table_is_described_that_there_is_not() -> None:
 @pytest.mark.parametrize("name", sql.names("queries"))
 def test_each_query_is_described_with_its_parameters(name: str) -> None:
     text = section(ASKING, name)
-    described = re.findall(r"^\| (\w+) \| (\w+) \| (.+) \|$", text, re.MULTILINE)
+    described = re.findall(r"^\| (\w+) \| ([\w.]+) \| (.+) \|$", text, re.MULTILINE)
     declared = [(p.name, str(p.default).lower().replace("none", "null")) for p in sql.read("queries", name).parameters]
     assert [row[:2] for row in described] == declared
     for parameter, row in zip(sql.read("queries", name).parameters, described, strict=True):

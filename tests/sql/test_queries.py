@@ -22,13 +22,15 @@ NAMES = (
     *(
         "capture_cost",
         "choice_accuracy",
+        "class_by_contribution",
         "class_stability",
         "convexity",
+        "critical_heads",
         "factor_shares",
         "faithfulness_curve",
         "head_classes",
     ),
-    *("score_hierarchy", "separability", "sink_effect", "sink_removal_effect", "sink_suppression"),
+    *("pruning_curve", "score_hierarchy", "separability", "sink_effect", "sink_removal_effect", "sink_suppression"),
 )
 
 

@@ -8,11 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from tasks.prepared import Prepared
+from tasks.progress import Progress, listening
 from tasks.stage import finish_stage, prepare_stage, run_stage_shards, stage_parts_left
+from tasks.survey import finish_survey, survey_parts_left, survey_shards
 from tests.tasks import made_captures
 from tests.tasks.made_captures import Made, save_model
 
@@ -22,6 +26,7 @@ WINDOW = 13
 
 def captured(folder: Path, name: str = "llama", *, text: str = TEXT, **settings: Any) -> Made:
     """A tiny model over documents of 13 tokens, the last of them shorter, and more than one block of queries."""
+    folder.mkdir(exist_ok=True)
     model, corpus = folder / "model", folder / "text.txt"
     if not model.exists():
         save_model(model, name)
@@ -62,8 +67,37 @@ class Ran:
 
 
 def run(made: Made, stage: str, values: Mapping[str, Any] | None = None, seed: int = 0) -> Ran:
-    """Every shard of the stage that is left, and its end."""
+    """What is left of the stage's survey, if it makes one, and of its shards, and its end."""
     key = prepare_stage(made.runs, made.capture, stage, values or {}, seed)
+    survey_shards(made.runs, made.capture, stage, key, survey_parts_left(made.runs, made.capture, stage, key))
+    finish_survey(made.runs, made.capture, stage, key)
     run_stage_shards(made.runs, made.capture, stage, key, stage_parts_left(made.runs, made.capture, stage, key))
     finish_stage(made.runs, made.capture, stage, key)
     return Ran(made, stage, key)
+
+
+def documents_of(made: Made) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+    """Token ids and losses of each document, as the store holds them."""
+    readers = [made.store.shard(shard) for shard in made.store.shards]
+    return {doc: (reader.token_ids(doc), reader.nll(doc)) for reader in readers for doc in reader.documents}
+
+
+class Stop(Exception):
+    """Ctrl-C, or the machine going away, at a step forward."""
+
+
+def interrupted(made: Made, stage: str, key: str, *, steps: int, values: Mapping[str, Any] | None = None) -> float:
+    """Run the stage's shards until they have gone so many steps forward; how many documents they had come."""
+    came = 0.0
+
+    def listener(progress: Progress) -> None:
+        nonlocal came, steps
+        came, steps = came + progress.step, steps - 1
+        if steps < 0:
+            raise Stop
+
+    assert prepare_stage(made.runs, made.capture, stage, values or {}) == key
+    left = stage_parts_left(made.runs, made.capture, stage, key)
+    with listening(listener), pytest.raises(Stop):
+        run_stage_shards(made.runs, made.capture, stage, key, left)
+    return came

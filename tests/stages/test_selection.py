@@ -9,7 +9,7 @@ import pytest
 
 from storage.errors import UsageError
 from tasks.registry import StageContext, stage
-from tasks.stage import require_kinds
+from tasks.stage_parts import require_kinds
 from tasks.stages.selection_declaration import SelectionParameters
 from tests.oracles.selection import Oracle
 from tests.stages.made_store import MemoryStore, Run, run_stage

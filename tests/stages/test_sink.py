@@ -16,8 +16,7 @@ from tasks.models.families import values_in
 from tasks.models.loading import LoadedModel
 from tasks.prepared import Prepared
 from tasks.stage import prepare_stage
-from tests.stages.running import TEXT, Ran, captured, run
-from tests.tasks.made_captures import Made
+from tests.stages.running import TEXT, Ran, captured, documents_of, run
 
 
 def without_sink(loaded: LoadedModel, ids: np.ndarray, layers: Sequence[int]) -> float:
@@ -47,7 +46,7 @@ def without_sink(loaded: LoadedModel, ids: np.ndarray, layers: Sequence[int]) ->
 def assert_rows(ran: Ran, sets: dict[str, tuple[int, ...]]) -> None:
     """Rows of exactly these labels, each with these layers' sink values zeroed."""
     loaded = captured_model(Prepared.open(ran.made.runs, ran.made.capture))
-    by_doc = _documents(ran.made)
+    by_doc = documents_of(ran.made)
     rows = {(row["doc"], row["layers"]): row for row in ran.rows("sink_removal")}
     assert set(rows) == {(doc, label) for doc in by_doc for label in sets} and len(by_doc) > 1
     for (doc, label), row in rows.items():
@@ -57,11 +56,6 @@ def assert_rows(ran: Ran, sets: dict[str, tuple[int, ...]]) -> None:
         assert row["nll_clean_sum"] == pytest.approx(without_sink(loaded, ids, ()), rel=1e-5)
         assert row["n_predicted"] == len(ids) - 1
         assert abs(row["nll_sum"] - row["nll_clean_sum"]) > 1e-3
-
-
-def _documents(made: Made) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-    readers = [made.store.shard(shard) for shard in made.store.shards]
-    return {doc: (reader.token_ids(doc), reader.nll(doc)) for reader in readers for doc in reader.documents}
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "gpt_neox", "gemma2", "falcon-7b", "bloom"])

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from pathlib import PurePosixPath
 
-from storage.layout import FINAL, KEY_DIGITS, Layout, batch_array, chunk_name, shard_part, zarr_json
+from storage.layout import (
+    FINAL,
+    KEY_DIGITS,
+    SURVEY,
+    Layout,
+    batch_array,
+    chunk_name,
+    shard_part,
+    survey_part,
+    zarr_json,
+)
 
 KEY = "0123456789abcdef" * 4
 LAYOUT = Layout("c")
@@ -21,6 +31,7 @@ def test_paths_are_those_of_the_architecture() -> None:
     assert LAYOUT.table_part("tokens", KEY, shard_part(3)) == "c/tables/tokens/0123456789abcdef/part-00003.parquet"
     assert LAYOUT.stages_table("sink", KEY) == "c/tables/stages/sink-0123456789abcdef.parquet"
     assert LAYOUT.partial("sink", KEY, "00003") == "c/partials/sink/0123456789abcdef/part-00003.safetensors"
+    assert survey_part(3) == "survey-00003"
     assert LAYOUT.lock("shard-3") == "c/locks/shard-3.lock"
     assert LAYOUT.staging("shard-3") == "c/staging/shard-3"
     assert batch_array(3, "value") == "batch-03/value"
@@ -41,8 +52,8 @@ def test_every_path_lies_in_the_captures_folder_and_no_two_are_the_same() -> Non
             for stage in "ab"
             for key in (KEY, KEY[::-1])
         ),
-        *(LAYOUT.part_record("a", KEY, part) for part in ("00000", "00001", FINAL)),
-        *(LAYOUT.partial("a", KEY, part) for part in ("00000", "00001", FINAL)),
+        *(LAYOUT.part_record("a", KEY, part) for part in ("00000", "00001", FINAL, SURVEY, survey_part(0))),
+        *(LAYOUT.partial("a", KEY, part) for part in ("00000", "00001", FINAL, SURVEY, survey_part(0))),
         *(LAYOUT.table_part(table, KEY, part) for table in "ab" for part in ("00000", FINAL)),
         LAYOUT.lock("a"),
         LAYOUT.staging("a"),

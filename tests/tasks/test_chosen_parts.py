@@ -23,7 +23,8 @@ from tasks.identity import CaptureSettings
 from tasks.planning import plan_capture, prepare_capture
 from tasks.prepared import Prepared
 from tasks.registry import stage
-from tasks.stage import prepare_stage, require_kinds
+from tasks.stage import prepare_stage
+from tasks.stage_parts import require_kinds
 from tasks.verify_rerun import rerun_sample
 from tests.models.capturing import tiny
 from tests.tasks.made_captures import capturing

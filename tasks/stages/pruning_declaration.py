@@ -1,0 +1,96 @@
+"""The declarations of the stages that zero whole heads: what they read, their parameters, their tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import permutations
+
+from storage.errors import UnknownName, UsageError
+from storage.tables import DOUBLE, INT, REAL, TEXT, table
+from tasks.registry import Stage
+
+HEAD_ABLATION = table(
+    "head_ablation",
+    {"doc": INT, "layer": INT, "head": INT},
+    nll_sum=DOUBLE,
+    nll_clean_sum=DOUBLE,
+    n_predicted=INT,
+)
+PRUNING = table(
+    "pruning",
+    {"doc": INT, "strategy": TEXT, "retention": REAL, "seed": INT},
+    nll_sum=DOUBLE,
+    nll_clean_sum=DOUBLE,
+    n_predicted=INT,
+    heads_kept=INT,
+)
+
+DEFAULT_CLASSES = ("reset", "mixer", "retriever")
+"""The order in which the strategy `taxonomy` drops classes."""
+TAXONOMY_ORDERS = {
+    "taxonomy" if order == DEFAULT_CLASSES else "_".join(("taxonomy", *order)): order
+    for order in permutations(DEFAULT_CLASSES)
+}
+"""Strategy → the classes in the order in which it drops them."""
+RANDOM = "random"
+STRATEGIES = (
+    *TAXONOMY_ORDERS,
+    *("weight_magnitude", "entropy_high", "entropy_low", "contribution", "f_score", RANDOM),
+)
+_MOST_SEEDS = 1_000
+
+
+@dataclass(frozen=True)
+class PruningParameters:
+    """Parameters of the stage `pruning` (methods.md §2, "Pruning")."""
+
+    strategies: tuple[str, ...] = STRATEGIES
+    """In which order heads go."""
+    retentions: tuple[float, ...] = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2)
+    """Shares of the heads that stay, in (0, 1]: ⌈r·n⌉ of n."""
+    seeds: int = 5
+    """Random orders of the control."""
+
+    def __post_init__(self) -> None:
+        for strategy in self.strategies:
+            if strategy not in STRATEGIES:
+                raise UnknownName.among("strategy", strategy, STRATEGIES, where="pruning.strategies")
+        for name in ("strategies", "retentions"):
+            values = getattr(self, name)
+            if not values or len(set(values)) < len(values):
+                got = "none" if not values else f"{', '.join(map(str, values))}, of which some are twice"
+                raise UsageError("values, each once", got=got, where=f"pruning.{name}")
+        for retention in self.retentions:
+            if not 0 < retention <= 1:
+                raise UsageError("retentions in (0, 1]", got=str(retention), where="pruning.retentions")
+        if not 1 <= self.seeds <= _MOST_SEEDS:
+            raise UsageError(f"from 1 to {_MOST_SEEDS:,} seeds", got=str(self.seeds), where="pruning.seeds")
+
+
+@dataclass(frozen=True)
+class HeadAblationParameters:
+    """The stage `head_ablation` has none: every head of every layer that the store keeps, alone."""
+
+
+PRUNING_STAGE = Stage(
+    name="pruning",
+    version=1,
+    parameters=PruningParameters,
+    reads=frozenset({"attention", "value", "residual"}),
+    tables=(PRUNING,),
+    needs_model=True,
+    on_request=True,
+    module="tasks.stages.pruning",
+    surveys=True,
+)
+HEAD_ABLATION_STAGE = Stage(
+    name="head_ablation",
+    version=1,
+    parameters=HeadAblationParameters,
+    reads=frozenset({"residual"}),
+    tables=(HEAD_ABLATION,),
+    needs_model=True,
+    on_request=True,
+    module="tasks.stages.head_ablation",
+    whole=frozenset(),
+)
