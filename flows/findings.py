@@ -24,7 +24,7 @@ def masking_lines(connection: DuckDBPyConnection, capture: str) -> Iterator[str]
         if of_condition["layers"] == "all" and defined:
             ranked = sorted(defined, key=lambda row: row["faithfulness_rank"])
             told = ", ".join(f"{row['score']} {row['nll_area']:.3f}" for row in ranked)
-            yield f"{_way(of_condition)}: {told} nats a token on average{_order(defined)}."
+            yield f"{_way(of_condition)}: {told} nats a token, mean over rates{_lead(defined)}{_order(defined)}."
 
 
 def _way(condition: dict[str, Any]) -> str:
@@ -34,6 +34,15 @@ def _way(condition: dict[str, Any]) -> str:
     more += ["first token kept"] if condition["keep_first"] else []
     beside = f" ({', '.join(more)})" if more else ""
     return f"Masking what ranks {what} by {condition['scope']}{beside}, the most faithful score first"
+
+
+def _lead(rows: list[dict[str, Any]]) -> str:
+    """What the contribution weight does more than attention, with its interval over documents."""
+    row = next((row for row in rows if row["score"] == "cw_intra"), None)
+    if row is None or row.get("nll_area_minus_raw_lo") is None:
+        return ""
+    low, high = row["nll_area_minus_raw_lo"], row["nll_area_minus_raw_hi"]
+    return f"; cw_intra less raw {row['nll_area_minus_raw']:+.4f} (95 % interval {low:+.4f} to {high:+.4f})"
 
 
 def _order(rows: list[dict[str, Any]]) -> str:
@@ -59,7 +68,9 @@ def sink_lines(connection: DuckDBPyConnection, capture: str) -> Iterator[str]:
     alone = [row for row in defined if row["layers"].isdecimal()]
     if whole is not None:
         most = max(alone, key=lambda row: abs(row["nll_change"]), default=None)
-        one = "" if most is None else f"; alone most in layer {most['layers']}, {most['nll_change']:+.3f}"
+        one = ""
+        if most is not None:
+            one = f"; alone most in layer {most['layers']}, {most['nll_change']:+.3f}{_interval(most)}"
         yield (
             f"Without the first token's values the loss changes by {whole['nll_change']:+.3f} nats a token"
             f"{_interval(whole)}{one}."

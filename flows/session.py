@@ -55,13 +55,18 @@ def in_prefect(flow: Callable[[], Result], first: Callable[[], Sequence[str]]) -
         return flow()
 
 
-def run_flow(flow: Callable[[], Outcome], runs: str, first: Callable[[], Sequence[str]]) -> Outcome:
-    """Run a flow over a folder of runs, and note where its results lie: also those of a run that did not finish."""
+def run_flow(
+    flow: Callable[[], Outcome], runs: str, first: Callable[[], Sequence[str]], capture: str | None = None
+) -> Outcome:
+    """Run a flow over a folder of runs, and note where its results lie: also those of a run that did not finish.
+
+    capture: the one that the flow is about, where that is known; else the latest is noted.
+    """
     try:
         outcome = in_prefect(flow, first)
     except (IncompleteRun, KeyboardInterrupt):
         with suppress(MissingPart):  # interrupted before there was a capture
-            add_place(runs, pick_capture(runs, None))
+            add_place(runs, pick_capture(runs, capture))
         raise
     add_place(runs, outcome.capture)
     return outcome

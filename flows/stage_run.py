@@ -51,7 +51,10 @@ def stage_run(
     some shards failed.
     """
     name = pick_capture(runs, capture)
-    key = prepare_stage(runs, name, stage, parameters or {}, seed)
+    if declared(stage).needs_model:
+        use_all_cores()
+    with waiting("looking at the model" if declared(stage).needs_model else "looking at the store"):
+        key = prepare_stage(runs, name, stage, parameters or {}, seed)
     prepared, left = Prepared.open(runs, name), stage_parts_left(runs, name, stage, key)
     total = prepared.n_shards
     arguments = {"runs": runs, "capture": name, "stage": stage, "key": key}

@@ -7,11 +7,13 @@ are published one by one, by the same rule as parts, and let go when the stage i
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
 
 from storage.arrays import read_arrays, write_arrays
+from storage.errors import DamagedPart
 from storage.layout import under
 from storage.manifest import PartRecord
 from tasks.prepared import Prepared
@@ -31,19 +33,19 @@ class Checkpoints:
     """The part's own staging folder."""
 
     def once(self, name: str, compute: Callable[[], Arrays]) -> Arrays:
-        """The arrays of the piece `name`: those of an earlier try, else computed and kept.
-
-        Raises DamagedPart where what was kept is not what was written.
-        """
+        """The arrays of the piece `name`: of an earlier try; else, or where those are damaged, computed and kept."""
         fs, layout, manifest = self.prepared.fs, self.prepared.layout, self.prepared.manifest
         record_path = layout.checkpoint_record(self.stage, self.key, self.part, name)
         path = layout.checkpoint(self.stage, self.key, self.part, name)
         record = manifest.published(record_path)
-        if record is None:
-            staged = under(self.staging, f"checkpoint-{name}.safetensors")
-            record = PartRecord({path: write_arrays(fs, staged, compute())}, {}, {})
-            manifest.publish(record_path, record, [(staged, path)])
-        return read_arrays(fs, path, record.files[path])
+        if record is not None:
+            with suppress(DamagedPart):
+                return read_arrays(fs, path, record.files[path])
+        arrays = compute()
+        staged = under(self.staging, f"checkpoint-{name}.safetensors")
+        record = PartRecord({path: write_arrays(fs, staged, arrays)}, {}, {})
+        manifest.publish(record_path, record, [(staged, path)])
+        return arrays
 
 
 def forget(prepared: Prepared, stage: str, key: str) -> None:

@@ -96,6 +96,8 @@ class Stage:
     module: str
     whole: frozenset[str] = frozenset({ALL_HEADS, ALL_POSITIONS})
     """What of heads and query positions the store must hold all of."""
+    fits: Callable[[Any, Sequence[int]], None] | None = None
+    """fits(parameters, layers): raises UsageError where the parameters ask for a layer that is not among those."""
     on_request: bool = False
     """Whether a run leaves it out unless it is named: it costs many forward passes, or many rows a token."""
     identity: Callable[[Any], Mapping[str, Any]] | None = None

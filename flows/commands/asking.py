@@ -224,7 +224,7 @@ def query_(
         _list_queries()
         return
     values = dict(_parameter(text) for text in parameters or ())
-    _answer(runs_folder(runs), lambda connection: query(connection, name, values))
+    _answer(runs_folder(runs), lambda connection: query(connection, name, values), values.get("capture"))
 
 
 def _parameter(text: str) -> tuple[str, str]:
@@ -242,7 +242,7 @@ def _list_queries() -> None:
     out.add(queries=[{"name": q.name, "grain": q.grain, "summary": q.summary} for q in known])
 
 
-def _answer(where: str, ask: Any) -> None:
+def _answer(where: str, ask: Any, capture: str | None = None) -> None:
     fs, out = open_runs(where), output()
     connection = connect(fs, tables())
     try:
@@ -253,8 +253,10 @@ def _answer(where: str, ask: Any) -> None:
     out.table(answer.column_names, rows)
     if answer.num_rows > _SHOWN_ROWS:
         out.say(f"… the first {_SHOWN_ROWS} of {answer.num_rows:,} rows; --json gives all")
+    if not answer.num_rows:
+        out.say("No rows: nothing of what was asked for is in the warehouse; `theodolite status` tells what is done.")
     if list_captures(fs):
-        add_place(where, pick_capture(where, None))
+        add_place(where, pick_capture(where, capture))
     out.add(columns=answer.column_names, rows=plain(answer.to_pylist()))
 
 

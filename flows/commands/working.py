@@ -79,7 +79,8 @@ def run(
 
     outcome = run_flow(flow, chosen.run.runs, lambda: _prepare(chosen))
     tell_work(outcome)
-    tell_account(chosen.run.runs, outcome, chosen.capture.max_documents)
+    own = config is not None or max_documents is not None
+    tell_account(chosen.run.runs, outcome, None if own else chosen.capture.max_documents)
     tell_place(chosen.run.runs, outcome.capture)
     tell_next(chosen.run.runs)
 
@@ -165,7 +166,7 @@ def stage(
 
         return stage_run(name, capture, stage_changes(set_ or ()).get(name), where, seed or 0, workers)
 
-    outcome = run_flow(flow, where, first)
+    outcome = run_flow(flow, where, first, capture)
     tell_work(outcome)
     tell_found(where, outcome)
     tell_place(where, outcome.capture)

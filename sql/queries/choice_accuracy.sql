@@ -37,9 +37,9 @@ conditions as (
         avg(correct_normalised) as accuracy_normalised,
         avg(chance) as chance,
         avg(change) as accuracy_change,
-        1.96 * stddev_samp(change) / sqrt(count(*)) as half,
+        1.96 * nullif(stddev_samp(change), 0) / sqrt(count(*)) as half,
         avg(change_normalised) as accuracy_normalised_change,
-        1.96 * stddev_samp(change_normalised) / sqrt(count(*)) as half_normalised,
+        1.96 * nullif(stddev_samp(change_normalised), 0) / sqrt(count(*)) as half_normalised,
         avg(margin) as margin_mean,
         avg(change_margin) as margin_change
     from beside_clean

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from storage.errors import CorpusError
+from storage.errors import CorpusError, UsageError
 from tasks.corpora.files import CorpusFile, expand
 from tasks.corpora.lines import read_lines
 from tasks.corpora.rows import parse_row, text_in
@@ -45,7 +45,10 @@ class Question:
 def task_files(paths: Sequence[str]) -> list[CorpusFile]:
     """The files that hold questions. Raises UsageError or CorpusError for what is no JSON Lines, before it is read."""
     files = expand(paths)
+    places = [file.place() for file in files]
     for file in files:
+        if places.count(file.place()) > 1:
+            raise UsageError("each file of questions once", got="it twice or more", where=file.place())
         if file.kind != "jsonl":
             raise CorpusError(
                 "questions as JSON Lines (.jsonl, also with .gz or .zst)",

@@ -109,7 +109,10 @@ def _told(path: Path) -> str:
 
 def resolve_captured(name: str, digest: str, remedy: str) -> ModelSource:
     """The files of the model that was captured. Raises ForeignStore, with the remedy, where they changed since."""
-    source = resolve(name)
+    try:
+        source = resolve(name)
+    except ModelError as error:
+        raise ModelError("the model that was captured", got=error.got, where=name, remedy=remedy) from error
     found = model_digest(source)
     if found != digest:
         expected = f"the model that was captured (digest {digest[:12]})"

@@ -33,6 +33,7 @@ MASKING_STAGE = Stage(
     reads=frozenset({"attention", "value", "residual"}),
     tables=(MASKING,),
     needs_model=True,
+    fits=MaskingGrid.require_layers,
     on_request=True,
     module="tasks.stages.masking",
 )

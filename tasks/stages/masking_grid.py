@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from itertools import product
+from struct import pack
 from typing import TYPE_CHECKING, Any
 
 from storage.errors import UnknownName, UsageError
@@ -116,6 +117,9 @@ class MaskingGrid:
         for rate in self.rates:
             if not 0 < rate <= 1:
                 raise UsageError("rates in (0, 1]", got=str(rate), where=f"{stage}.rates")
+        if len({pack("f", rate) for rate in self.rates}) < len(self.rates):
+            got = ", ".join(map(repr, self.rates))
+            raise UsageError("rates that differ in float32, as the tables hold them", got=got, where=f"{stage}.rates")
         if not 1 <= self.draws <= 1000:
             raise UsageError("from 1 to 1,000 draws", got=str(self.draws), where=f"{stage}.draws")
         for layers in self.layers:
@@ -128,6 +132,11 @@ class MaskingGrid:
                 where=f"{stage}.scopes",
                 remedy=f"Add layer_token to {stage}.scopes, or other scores to {stage}.scores.",
             )
+
+    def require_layers(self, kept: Sequence[int]) -> None:
+        """UsageError for a layer that is not among those."""
+        for layers in self.layers:
+            expanded(layer_set(layers, "layers"), kept, "masking.layers")
 
     def rankings(self) -> Iterator[Ranking]:
         """Every ranking of the grid, in order."""

@@ -66,7 +66,7 @@ def test_the_published_order_is_told(
     answers["score_hierarchy"] = hierarchy(**shares)
     (line,) = masking_lines(CONNECTION, "a")
     assert "highest by entry" in line
-    assert "cw_intra 4.000, vwon 3.000, vw 2.000, raw 1.000 nats" in line
+    assert "cw_intra 4.000, vwon 3.000, vw 2.000, raw 1.000 nats a token, mean over rates" in line
     assert line.endswith(f"(published order raw < vw < vwon < cw: {told}).")
 
 
@@ -85,7 +85,8 @@ def test_the_layer_that_needs_the_sink_most_is_named(answers: dict[str, list[dic
         for layers, change in changes.items()
     ]
     (line,) = sink_lines(CONNECTION, "a")
-    assert "+0.250 nats a token (95 % interval +0.150 to +0.350); alone most in layer 1, -0.400." in line
+    assert "+0.250 nats a token (95 % interval +0.150 to +0.350)" in line
+    assert line.endswith("; alone most in layer 1, -0.400 (95 % interval -0.500 to -0.300).")
 
 
 def test_classes_and_accuracies_are_shares(answers: dict[str, list[dict[str, Any]]]) -> None:

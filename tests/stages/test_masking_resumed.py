@@ -12,7 +12,7 @@ import pytest
 import torch
 import transformers
 
-from storage.errors import DamagedPart, IncompleteRun
+from storage.errors import IncompleteRun
 from tasks.models.replay import Replayer
 from tasks.prepared import Prepared
 from tasks.progress import Progress, listening
@@ -143,7 +143,7 @@ def test_what_is_undefined_is_counted_by_hand_and_after_a_resume(undisturbed: Ra
     assert undisturbed.record()["quality"] == {"undefined_scores": 2 * 2 * 2 * 2 * candidates}
 
 
-def test_a_damaged_checkpoint_is_named(undisturbed: Ran, unfinished: Made) -> None:
+def test_a_damaged_checkpoint_is_computed_again(undisturbed: Ran, unfinished: Made) -> None:
     made, key = unfinished, undisturbed.key
     prepare_stage(made.runs, made.capture, "masking", GRID)
     stop_after(150, made, key, [0])
@@ -151,10 +151,6 @@ def test_a_damaged_checkpoint_is_named(undisturbed: Ran, unfinished: Made) -> No
     data = bytearray(damaged.read_bytes())
     data[-3] ^= 1
     damaged.write_bytes(data)
-    with pytest.raises(DamagedPart, match=f"of checksum .*{damaged.name}.*Delete this file") as told:
-        run_stage_shards(made.runs, made.capture, "masking", key, [0])
-    assert str(damaged) in str(told.value)
-    damaged.unlink()  # as it says
     run_stage_shards(made.runs, made.capture, "masking", key, [0, 1])
     assert finished(made, key).bytes("masking") == undisturbed.bytes("masking")
 
