@@ -224,7 +224,9 @@ def query_(
         _list_queries()
         return
     values = dict(_parameter(text) for text in parameters or ())
-    _answer(runs_folder(runs), lambda connection: query(connection, name, values), values.get("capture"))
+    named = values.get("capture", "null")
+    capture = None if named.lower() == "null" else named
+    _answer(runs_folder(runs), lambda connection: query(connection, name, values), capture)
 
 
 def _parameter(text: str) -> tuple[str, str]:
