@@ -112,7 +112,8 @@ def resolve_captured(name: str, digest: str, remedy: str) -> ModelSource:
     try:
         source = resolve(name)
     except ModelError as error:
-        raise ModelError("the model that was captured", got=error.got, where=name, remedy=remedy) from error
+        gone = "It is gone from there: put it back."
+        raise ModelError("the model that was captured", got=error.got, where=name, remedy=gone) from error
     found = model_digest(source)
     if found != digest:
         expected = f"the model that was captured (digest {digest[:12]})"

@@ -54,7 +54,7 @@ def test_run_again_and_changed(call: Call, capture_arguments: tuple[str, ...], t
     assert (again.content["capture"], again.content["tables"]) == (content["capture"], content["tables"])
     assert _tensor_times(tmp_path / "runs") == before
 
-    shutil.rmtree(tmp_path / "model")  # a stage needs the store alone
+    shutil.move(tmp_path / "model", tmp_path / "aside")  # a stage needs the store alone
     changed = call("stage", "contributions", "--set", "contributions.edges=3", "--json")
     assert changed.code == 0, changed.err
     assert changed.content["work"] == [{"name": "contributions", "shards": 1, "reused": 0}]
@@ -66,8 +66,10 @@ def test_run_again_and_changed(call: Call, capture_arguments: tuple[str, ...], t
     assert set(standing) == {*done, ("contributions", "stale")}
     assert standing["capture", "done"]["last_run"]["reused"] == 1
 
+    shutil.move(tmp_path / "aside", tmp_path / "model")
     for command in content["next"]:
         _works(command, call)
+    shutil.rmtree(tmp_path / "model")
     verified = call("verify", "--json")
     assert verified.code == 0, verified.err
     assert verified.content["verify"]["problems"] == []

@@ -59,7 +59,8 @@ def measured(made: Made) -> Made:
     results = check_tables(made.runs, [made.capture])
     require(results, [made.capture])
     checked = {result.name: result.rows_checked for result in results}
-    assert all(n for name, n in checked.items() if name.startswith(("contribution_", "sink_", "token_scores_")))
+    own = ("contribution_", "sink_geometry_", "token_scores_")
+    assert all(n for name, n in checked.items() if name.startswith(own))
     return made
 
 

@@ -137,7 +137,7 @@ def test_a_model_that_is_gone_is_noted_and_one_that_changed_is_refused(made: Mad
     kept = shutil.move(whole / "model", tmp_path / "kept")
     try:
         rerun = rerun_sample(made.runs, made.capture, 2, seed=0)
-        assert rerun.note.startswith("nothing is run again, the model is not there any more: expected a model")
+        assert rerun.note.startswith("nothing is run again, the model is not there any more: expected the model")
         assert (rerun.documents, rerun.layers, rerun.problems) == ([], [], [])
         shutil.copytree(kept, whole / "model")
         config = whole / "model" / "config.json"
