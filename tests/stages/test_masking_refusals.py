@@ -12,6 +12,7 @@ import torch
 from storage.errors import ForeignStore, ModelError, TheodoliteError, UnknownName, UsageError
 from tasks import loaded
 from tasks.parameters import stage_parameters
+from tasks.prepared import Prepared
 from tasks.registry import default_stages, stage
 from tasks.stage import open_replay, prepare_stage
 from tests.families import tiny_model
@@ -31,6 +32,7 @@ QUICK = {"scores": "raw", "scopes": "token", "rates": "0.5"}
         ({"rates": "inf"}, r"rates in \(0, 1\], got inf"),
         ({"rates": "much"}, "a valid number.*'much', in masking.rates.0"),
         ({"rates": ""}, "values, each once, got none, in masking.rates"),
+        ({"rates": "0.1,0.1000000001"}, "rates that differ in float32, as the tables hold them, got 0.1, 0.1000000001"),
         ({"rates": "0.1,0.10"}, "values, each once, got 0.1, 0.1, of which some are twice, in masking.rates"),
         ({"scores": "raw,vw,raw"}, "each once, got raw, vw, raw, of which some are twice, in masking.scores"),
         ({"scopes": ""}, "values, each once, got none, in masking.scopes"),
@@ -167,3 +169,14 @@ def test_a_norm_that_alti_cannot_follow(tmp_path: Path) -> None:
 def test_what_runs_the_model_again_is_not_done_unless_told() -> None:
     assert "contributions" in default_stages()
     assert not {"masking", "sink"} & set(default_stages())
+
+
+def test_a_grid_that_does_not_fit_the_store_leaves_the_older_run_in_place(tmp_path: Path) -> None:
+    made = captured(tmp_path)
+    done = run(made, "masking", QUICK)
+    manifest = Prepared.open(made.runs, made.capture).manifest
+    before = manifest.stage_runs()
+    assert done.key in {record["key"] for record in before}
+    with pytest.raises(UsageError, match=r"layers with attention that the store keeps .*, got 99, in masking.layers"):
+        prepare_stage(made.runs, made.capture, "masking", {**QUICK, "layers": "99"})
+    assert manifest.stage_runs() == before
