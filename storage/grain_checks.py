@@ -57,6 +57,8 @@ def _related(view: sql.SqlFile) -> Check:
     owners = {o: keys for o, keys in _OWNERS.items() if o != view.name and set(keys) <= set(places)}
     joins = [f"left join {owner} using ({', '.join(keys)})" for owner, keys in owners.items()]
     faults = [f"({owner}.stage_key is null)::integer" for owner in owners]
+    if "layer" in places and "head" not in places:  # the residual stream lies behind the last layer too
+        faults.append("(not coalesce(layer between 0 and captures.n_layers, false))::integer")
     spans = [key for key in _POSITIONS if key in view.keys]
     if spans:
         faults.append("(not coalesce(lowest >= 0 and highest < documents.n_tokens, false))::integer")
@@ -74,4 +76,6 @@ def _related(view: sql.SqlFile) -> Check:
     what = [f"{keys[-1]} is in {owner}" for owner, keys in owners.items()] + (
         ["positions are in the document"] if spans else []
     )
+    if "layer" in places and "head" not in places:
+        what.append("layer is in the model")
     return Check(f"related_{view.name}", f"{view.name}: each row's {', '.join(what)}.", body)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from storage.tensors import ActivationStore, ShardReader
+    from tasks.prepared import Prepared
     from tasks.replaying import CapturedReplay
 
     Partial = dict[str, np.ndarray]
@@ -50,6 +51,8 @@ class StageContext:
     """The captured model, to run again; None in a stage that needs none."""
     survey: Partial | None = field(default=None, compare=False)
     """What `combine_survey` made of all shards; None in a stage that surveys nothing."""
+    prepared: Prepared | None = field(default=None, compare=False)
+    """What the capture is a record of: its documents, its tokenizer's name. None outside a run."""
     once: Once = field(default=lambda _name, compute: compute(), compare=False)
     """once(name, compute): the arrays of a piece of a shard that takes long, kept should the shard be interrupted."""
 
@@ -132,6 +135,8 @@ class Stage:
         """Read what the parameters name, so that what is wrong with it is said before anything runs."""
         if self.units is not None:
             self.units(parameters, (0,), 1)
+        elif self.identity is not None:
+            self.identity(parameters)
 
 
 @cache
@@ -140,12 +145,14 @@ def stages() -> dict[str, Stage]:
     from tasks.stages.choices_declaration import CHOICES_STAGE
     from tasks.stages.contributions_declaration import CONTRIBUTIONS
     from tasks.stages.masking_declaration import MASKING_STAGE
+    from tasks.stages.probes_declaration import PROBES_STAGE
     from tasks.stages.pruning_declaration import HEAD_ABLATION_STAGE, PRUNING_STAGE
     from tasks.stages.selection_declaration import SELECTION, TAXONOMY
     from tasks.stages.sink_declaration import SINK
 
     replayed = (MASKING_STAGE, CHOICES_STAGE, SINK)
-    return {s.name: s for s in (CONTRIBUTIONS, *replayed, SELECTION, TAXONOMY, PRUNING_STAGE, HEAD_ABLATION_STAGE)}
+    selected = (SELECTION, TAXONOMY, PRUNING_STAGE, HEAD_ABLATION_STAGE)
+    return {s.name: s for s in (CONTRIBUTIONS, *replayed, *selected, PROBES_STAGE)}
 
 
 def stage(name: str) -> Stage:

@@ -158,7 +158,7 @@ def _shard_part(
     parameters = stage_parameters(declared, run.parameters)
     rows = _PartRows(prepared.fs, staging, declared, prepared.layout.capture, run.key)
     checkpoints = Checkpoints(prepared, run.stage, run.key, shard_part(shard), staging)
-    context = stage_context(declared, run, store, replay=replay, once=checkpoints.once, survey=survey)
+    context = stage_context(declared, run, store, replay=replay, once=checkpoints.once, survey=survey, prepared=prepared)
     partial, quality = declared.steps().per_shard(store, store.shard(shard), parameters, context, rows)
     work = Work(quality=quality)
     rows.close(work, prepared.layout, run.key, shard_part(shard))
@@ -197,7 +197,8 @@ def _final_part(prepared: Prepared, declared: Stage, run: StageRun, store: Activ
     combined = reduce(steps.combine, partials)
     rows = _PartRows(fs, staging, declared, layout.capture, run.key)
     parameters = stage_parameters(declared, run.parameters)
-    context = stage_context(declared, run, store, survey=read_survey(prepared, declared, run))
+    survey = read_survey(prepared, declared, run)
+    context = stage_context(declared, run, store, survey=survey, prepared=prepared)
     work = Work(quality=steps.finish(store, combined, parameters, context, rows))
     rows.close(work, layout, run.key, FINAL)
     return work

@@ -52,6 +52,12 @@ with held as (
         ['none', 'raw', 'vw', 'vwon', 'cw_intra', 'cw_inter', 'norm', 'alti', 'rollout', 'random']
     from choices group by all
     union all
+    select capture, 'probes.target', target, ['pos', 'depth'] from probes group by all
+    union all
+    select capture, 'probes.feature', feature, ['direction', 'magnitude', 'both'] from probes group by all
+    union all
+    select capture, 'probes.metric', metric, ['accuracy', 'r2'] from probes group by all
+    union all
     select capture, 'stages.status', status, ['done', 'stale', 'partial', 'failed'] from stages group by all
     union all
     select capture, 'captures.value_dtype', value_dtype, ['float32', 'float16', 'bfloat16', 'none']
