@@ -119,6 +119,7 @@ def _from_transformers(source: ModelSource) -> Encoder:
             )
         encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
         return encoded.input_ids, [(first, end) for first, end in encoded.offset_mapping]
+
     return Encoder(
         encode=lambda text: tokenizer(text, add_special_tokens=False, verbose=False).input_ids,
         tokens=lambda ids: [t or "" for t in tokenizer.convert_ids_to_tokens(ids)],

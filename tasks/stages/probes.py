@@ -29,9 +29,7 @@ __all__ = ["combine", "combine_survey", "finish", "per_shard", "survey"]
 _TRAINING = 0.8
 
 
-def survey(
-    store: ActivationStore, shard: ShardReader, parameters: ProbesParameters, context: StageContext
-) -> Partial:
+def survey(store: ActivationStore, shard: ShardReader, parameters: ProbesParameters, context: StageContext) -> Partial:
     """The words of the shard's documents, and where their hidden states are."""
     assert context.prepared is not None  # in every run
     found = words_of(context.prepared, shard.documents, parameters, context.stage_key)

@@ -1,6 +1,7 @@
 """Fits of a probe: a multinomial logistic regression of classes, a ridge regression of numbers, by scikit-learn.
 
-Features are standardised by the training part; the penalty is chosen between folds of it; the test part is touched once.
+Features are standardised by the training part; the penalty is chosen between folds of it; the test part
+is touched once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The words of a captured treebank: in which document each ends, at which position, and what is to be read off there."""
+"""The words of a captured treebank: in which document each ends, at which position, and what is read off there."""
 
 from __future__ import annotations
 

@@ -30,7 +30,8 @@ NAMES = (
         "faithfulness_curve",
         "head_classes",
     ),
-    *("probe_scores", "pruning_curve", "score_hierarchy", "separability", "sink_effect", "sink_removal_effect", "sink_suppression"),
+    *("probe_scores", "pruning_curve", "score_hierarchy", "separability", "sink_effect", "sink_removal_effect"),
+    "sink_suppression",
 )
 
 
