@@ -13,9 +13,11 @@ from torch import Tensor, nn
 
 from tasks.models import selfcheck
 from tasks.models.blocks import QueryBlocks
+from tasks.models.displacing import moved
 from tasks.models.families import Anatomy
 from tasks.models.interventions import (
     Condition,
+    Displace,
     Intervention,
     Part,
     Perturb,
@@ -122,9 +124,11 @@ class Intervening:
         return self._leaving(part, by_row, asked, changed, (self.layer, at or 0)).view_as(output)
 
     def residual(self, layer: int, hidden: Tensor) -> Tensor:
-        """What leaves a layer, (B, T, D): perturbed and restored, in the order of each condition."""
+        """What leaves a layer, (B, T, D): perturbed, displaced and restored, in the order of each condition."""
 
         def changed(document: int, own: Tensor, intervention: Intervention) -> Tensor:
+            if isinstance(intervention, Displace):
+                return moved(intervention, document, own)
             if isinstance(intervention, Perturb):
                 return own + intervention.delta.of(document).to(own.device, own.dtype)
             assert isinstance(intervention, Restore)
