@@ -21,6 +21,7 @@ from tasks.capture_tables import CAPTURE_TABLES, STAGES
 if TYPE_CHECKING:
     import numpy as np
 
+    from storage.store_shape import StoreShape
     from storage.tensors import ActivationStore, ShardReader
     from tasks.prepared import Prepared
     from tasks.replaying import CapturedReplay
@@ -99,8 +100,8 @@ class Stage:
     module: str
     whole: frozenset[str] = frozenset({ALL_HEADS, ALL_POSITIONS})
     """What of heads and query positions the store must hold all of."""
-    fits: Callable[[Any, Sequence[int]], None] | None = None
-    """fits(parameters, layers): raises UsageError where the parameters ask for a layer that is not among those."""
+    fits: Callable[[Any, StoreShape], None] | None = None
+    """fits(parameters, shape): raises UsageError where the parameters ask for a layer that the store has not."""
     on_request: bool = False
     """Whether a run leaves it out unless it is named: it costs many forward passes, or many rows a token."""
     identity: Callable[[Any], Mapping[str, Any]] | None = None
@@ -145,14 +146,16 @@ def stages() -> dict[str, Stage]:
     from tasks.stages.choices_declaration import CHOICES_STAGE
     from tasks.stages.contributions_declaration import CONTRIBUTIONS
     from tasks.stages.masking_declaration import MASKING_STAGE
+    from tasks.stages.perturbation_declaration import PERTURBATION_STAGE, PROPAGATION_STAGE, REPAIR_STAGE
     from tasks.stages.probes_declaration import PROBES_STAGE
     from tasks.stages.pruning_declaration import HEAD_ABLATION_STAGE, PRUNING_STAGE
     from tasks.stages.selection_declaration import SELECTION, TAXONOMY
     from tasks.stages.sink_declaration import SINK
 
     replayed = (MASKING_STAGE, CHOICES_STAGE, SINK)
-    selected = (SELECTION, TAXONOMY, PRUNING_STAGE, HEAD_ABLATION_STAGE)
-    return {s.name: s for s in (CONTRIBUTIONS, *replayed, *selected, PROBES_STAGE)}
+    heads = (SELECTION, TAXONOMY, PRUNING_STAGE, HEAD_ABLATION_STAGE)
+    perturbed = (PERTURBATION_STAGE, REPAIR_STAGE, PROPAGATION_STAGE)
+    return {s.name: s for s in (CONTRIBUTIONS, *replayed, *heads, *perturbed, PROBES_STAGE)}
 
 
 def stage(name: str) -> Stage:

@@ -63,7 +63,7 @@ def prepare_stage(runs: str, capture: str, name: str, overrides: Mapping[str, An
     parameters = stage_parameters(declared, overrides)
     require_captured(runs, capture, name)
     if declared.fits is not None:
-        declared.fits(parameters, open_store(prepared, declared).shape.kept_layers)
+        declared.fits(parameters, open_store(prepared, declared).shape)
     key = stage_key(declared, parameters, prepared.record["key"], seed)
     if declared.needs_model and stage_parts_left(runs, capture, name, key):
         open_replay(runs, capture)  # what it refuses is refused before this run stands in an older one's place
