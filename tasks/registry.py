@@ -146,6 +146,7 @@ def stages() -> dict[str, Stage]:
     from tasks.stages.choices_declaration import CHOICES_STAGE
     from tasks.stages.contributions_declaration import CONTRIBUTIONS
     from tasks.stages.masking_declaration import MASKING_STAGE
+    from tasks.stages.minimal_pairs_declaration import MINIMAL_PAIRS_STAGE
     from tasks.stages.perturbation_declaration import PERTURBATION_STAGE, PROPAGATION_STAGE, REPAIR_STAGE
     from tasks.stages.probes_declaration import PROBES_STAGE
     from tasks.stages.pruning_declaration import HEAD_ABLATION_STAGE, PRUNING_STAGE
@@ -154,7 +155,7 @@ def stages() -> dict[str, Stage]:
 
     replayed = (MASKING_STAGE, CHOICES_STAGE, SINK)
     heads = (SELECTION, TAXONOMY, PRUNING_STAGE, HEAD_ABLATION_STAGE)
-    perturbed = (PERTURBATION_STAGE, REPAIR_STAGE, PROPAGATION_STAGE)
+    perturbed = (PERTURBATION_STAGE, MINIMAL_PAIRS_STAGE, REPAIR_STAGE, PROPAGATION_STAGE)
     return {s.name: s for s in (CONTRIBUTIONS, *replayed, *heads, *perturbed, PROBES_STAGE)}
 
 

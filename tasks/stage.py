@@ -7,7 +7,7 @@ from functools import partial as bind
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from storage.errors import CorpusError, IncompleteRun
+from storage.errors import IncompleteRun
 from storage.layout import FINAL, Layout, shard_part
 from storage.tables import PartWriter
 from tasks.checkpoints import Checkpoints, forget
@@ -17,7 +17,15 @@ from tasks.parameters import stage_parameters
 from tasks.prepared import Prepared
 from tasks.registry import Stage, stage
 from tasks.shard import Work
-from tasks.stage_parts import keep_partial, open_store, publish_part, read_partial, require_kinds, stage_context
+from tasks.stage_parts import (
+    keep_partial,
+    open_store,
+    publish_part,
+    read_partial,
+    require_files,
+    require_kinds,
+    stage_context,
+)
 from tasks.stage_record import StageRun, mark, request
 from tasks.survey import read_survey
 
@@ -83,9 +91,14 @@ def stage_units(runs: str, capture: str, name: str, key: str, shards: Sequence[i
     """How many units these shards are: documents, or what the stage counts. Raises what reading its files raises."""
     prepared, declared = Prepared.open(runs, capture), stage(name)
     if declared.units is None:
-        return sum(len(prepared.record["shards"][shard]) for shard in shards)
+        return documents_in(prepared, shards)
     run = StageRun.read(prepared, name, key)
     return declared.units(stage_parameters(declared, run.parameters), shards, prepared.n_shards)
+
+
+def documents_in(prepared: Prepared, shards: Sequence[int]) -> int:
+    """How many documents these shards are, which a survey counts whatever its stage counts."""
+    return sum(len(prepared.record["shards"][shard]) for shard in shards)
 
 
 def require_captured(runs: str, capture: str, name: str) -> None:
@@ -108,7 +121,7 @@ def run_stage_shards(runs: str, capture: str, name: str, key: str, shards: Seque
         torch.set_num_threads(1)
     run = StageRun.read(prepared, name, key)
     store = open_store(prepared, declared)
-    _require_files(prepared, declared, run)
+    require_files(prepared, declared, run)
     survey = read_survey(prepared, declared, run)
     done = []
     for shard in shards:
@@ -116,20 +129,6 @@ def run_stage_shards(runs: str, capture: str, name: str, key: str, shards: Seque
         if publish_part(prepared, run, shard_part(shard), compute):
             done.append(shard)
     return done
-
-
-def _require_files(prepared: Prepared, declared: Stage, run: StageRun) -> None:
-    """CorpusError where the files that the parameters name are not those that the run's key was made of."""
-    if declared.identity is None:
-        return
-    now = stage_key(declared, stage_parameters(declared, run.parameters), prepared.record["key"], run.seed)
-    if now != run.key:
-        raise CorpusError(
-            "the files that the stage was begun with",
-            got="files that changed since",
-            where=f"{prepared.layout.capture}, stage {declared.name}",
-            remedy="Run the stage again, which begins anew with the files as they are.",
-        )
 
 
 def open_replay(runs: str, capture: str) -> CapturedReplay:

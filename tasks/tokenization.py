@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from storage.errors import ModelError
+from storage.errors import ForeignStore, ModelError
 from tasks.models.loading import load_tokenizer
-from tasks.models.sources import ModelSource
+from tasks.models.sources import ModelSource, tokenizer_digest
 
 _PLAIN = {"PreTrainedTokenizerFast", "TokenizersBackend"}
 
@@ -49,6 +49,18 @@ def open_encoder(source: ModelSource) -> Encoder:
         if config.get("tokenizer_class") in _PLAIN:
             return _from_json(folder / "tokenizer.json", config)
     return _from_transformers(source)
+
+
+def captured_encoder(source: ModelSource, captured: str | None) -> Encoder:
+    """The tokenizer of a capture, whose digest that was. Raises ForeignStore where its files changed, ModelError."""
+    if (found := tokenizer_digest(source)) != captured:
+        raise ForeignStore(
+            f"the tokenizer that was captured (digest {captured[:12] if captured else 'none'})",
+            got=f"one of digest {found[:12] if found else 'none'}",
+            where=source.name,
+            remedy="Its files changed since the capture was prepared. Put them back, or capture the new ones.",
+        )
+    return open_encoder(source)
 
 
 def _settings(file: Path) -> dict[str, Any]:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from storage.errors import CorpusError, ForeignStore
+from storage.errors import CorpusError
 from tasks.corpora.files import files_digest
 from tasks.corpora.treebank import NONE, TreebankSentence, last_tokens, read_treebank, treebank_files
 from tasks.documents import read_windows
-from tasks.models.sources import resolve, tokenizer_digest
-from tasks.tokenization import Encoder, open_encoder
+from tasks.models.sources import resolve
+from tasks.tokenization import Encoder, captured_encoder
 
 if TYPE_CHECKING:
     from tasks.prepared import Prepared
@@ -36,7 +36,8 @@ def words_of(prepared: Prepared, documents: Sequence[int], parameters: ProbesPar
     out and counted. Of windows that overlap, the first has the word.
     Raises CorpusError for a capture whose corpus is no treebank, ForeignStore where its tokenizer changed.
     """
-    known, encoder = _treebank(prepared, parameters, key), _encoder(prepared)
+    known, captured = _treebank(prepared, parameters, key), prepared.record["ingredients"]["tokenizer_digest"]
+    encoder = captured_encoder(resolve(prepared.settings["model"]), captured)
     windows, counts = read_windows(prepared.fs, prepared.layout), dict.fromkeys(COUNTS, 0)
     found = [np.empty((0, len(OF_WORD)), np.int32)]
     for doc in documents:
@@ -110,20 +111,6 @@ def _read(key: str, paths: tuple[str, ...]) -> Known:
     for number, sentence in enumerate(read_treebank(treebank_files(paths))):
         known.setdefault(place_of(sentence.place), []).append((number, sentence))
     return known
-
-
-def _encoder(prepared: Prepared) -> Encoder:
-    """The tokenizer of the capture. Raises ModelError where it is gone, ForeignStore where it is another."""
-    source = resolve(prepared.settings["model"])
-    captured = prepared.record["ingredients"]["tokenizer_digest"]
-    if (found := tokenizer_digest(source)) != captured:
-        raise ForeignStore(
-            f"the tokenizer that was captured (digest {captured[:12] if captured else 'none'})",
-            got=f"one of digest {found[:12] if found else 'none'}",
-            where=prepared.settings["model"],
-            remedy="Its files changed since the capture was prepared. Put them back, or capture the new ones.",
-        )
-    return open_encoder(source)
 
 
 def require_words(words: Partial, n_docs: int) -> None:
