@@ -10,7 +10,7 @@ from typing import Any
 from duckdb import DuckDBPyConnection
 
 from flows.console import output, plain
-from flows.findings import choices_lines, masking_lines, probes_lines, sink_lines, taxonomy_lines
+from flows.findings import choices_lines, masking_lines, minimal_pairs_lines, probes_lines, sink_lines, taxonomy_lines
 from flows.outcome import Outcome
 from storage.filesystem import open_runs
 from storage.layout import WAREHOUSE, Layout
@@ -63,6 +63,7 @@ def _found(connection: DuckDBPyConnection, capture: str, done: Collection[str]) 
         "masking": masking_lines,
         "sink": sink_lines,
         "choices": choices_lines,
+        "minimal_pairs": minimal_pairs_lines,
         "probes": probes_lines,
     }
     return [line for stage, lines in telling.items() if stage in done for line in lines(connection, capture)]

@@ -108,6 +108,37 @@ def choices_lines(connection: DuckDBPyConnection, capture: str) -> Iterator[str]
         yield f"{told}."
 
 
+def minimal_pairs_lines(connection: DuckDBPyConnection, capture: str) -> Iterator[str]:
+    """Accuracy on minimal pairs, clean and at each δ by arm, and how far apart the arms are."""
+    rows = query(connection, "pair_accuracy", {"capture": capture}).to_pylist()
+    told = [row for row in rows if row["arm"] == "none"]
+    for row in told:
+        first = "" if row["first_scored"] else ", without the first token, which nothing predicts"
+        yield (
+            f"Minimal pairs: {row['accuracy']:.0%} of {row['n_pairs']} right (95 % interval "
+            f"{row['accuracy_lo']:.0%} to {row['accuracy_hi']:.0%}; chance 50%){first}."
+        )
+    alike = ("protocol", "pair_noise", "delta_kind", "layers", "first_token")
+    moved = [row for row in rows if row["arm"] != "none"]
+    for condition, group in groupby(moved, key=lambda row: tuple(row[name] for name in alike)):
+        protocol, noise, kind, layers, first = condition
+        by_delta: dict[float, dict[str, Any]] = {}
+        for row in group:
+            by_delta.setdefault(row["delta"], {})[row["arm"]] = row
+        arms = "; ".join(f"δ {delta:g} {_arms(of_arms)}" for delta, of_arms in by_delta.items())
+        kept = "" if first == "include" else ", first token left alone"
+        yield f"Moved in layers {layers} by {kind} δ ({protocol}, {noise} noise{kept}), magnitude / angle: {arms}."
+
+
+def _arms(of_arms: dict[str, dict[str, Any]]) -> str:
+    told = " / ".join(f"{of_arms[arm]['accuracy']:.0%}" if arm in of_arms else "–" for arm in ("magnitude", "angle"))
+    apart = of_arms.get("magnitude", {})
+    if apart.get("angle_less_magnitude_lo") is None:
+        return told
+    low, high = apart["angle_less_magnitude_lo"], apart["angle_less_magnitude_hi"]
+    return f"{told} ({apart['angle_less_magnitude']:+.0%} apart, 95 % interval {low:+.0%} to {high:+.0%})"
+
+
 def probes_lines(connection: DuckDBPyConnection, capture: str) -> Iterator[str]:
     """What is read off best, and at which layer, from a hidden state's direction and from its magnitude."""
     rows = [r for r in query(connection, "probe_scores", {"capture": capture}).to_pylist() if r["score"] is not None]

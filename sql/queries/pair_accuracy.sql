@@ -5,7 +5,8 @@
 -- $task varchar = null: a task, such as regular_plural_subject_verb_agreement_1; null takes all tasks together, with `task` NULL
 -- $per_task boolean = false: one row per task; false takes all of them together
 with published as (
-    select * from (values
+    select arm, delta, accuracy_published::double as accuracy_published
+    from (values
         ('none', 0, 0.895),
         ('magnitude', 5, 0.691), ('magnitude', 10, 0.560), ('magnitude', 15, 0.535),
         ('angle', 5, 0.879), ('angle', 10, 0.771), ('angle', 15, 0.674)

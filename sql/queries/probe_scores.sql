@@ -22,7 +22,7 @@ select
     score,
     score_lo,
     score_hi,
-    case when target = 'pos' then case feature when 'direction' then 0.816 when 'magnitude' then 0.297 end end as score_published,
+    case when target = 'pos' then case feature when 'direction' then 0.816::double when 'magnitude' then 0.297::double end end as score_published,
     score_majority,
     score_shuffled,
     score_lo > greatest(score_majority, score_shuffled) as above_baselines,

@@ -69,7 +69,7 @@ def test_files_that_cannot_be(tmp_path: Path) -> None:
         list(read_pairs(pair_files([write(tmp_path / "a.jsonl")]), 0))
     text = tmp_path / "a.txt"
     text.write_text("a")
-    with pytest.raises(CorpusError, match="minimal pairs as JSON Lines .* got text"):
+    with pytest.raises(CorpusError, match=r"minimal pairs as JSON Lines .* got text"):
         pair_files([str(text)])
     with pytest.raises(UsageError, match="each file of minimal pairs once"):
         pair_files([write(tmp_path / "b.jsonl", row("a", "b"))] * 2)

@@ -180,7 +180,7 @@ def test_lists_and_text_say_the_same_of_what_is_kept(tmp_path: Path) -> None:
     assert (chosen[0].layers, chosen[0].keep) == ("0-2", "value,residual")
 
 
-def test_all_stages_need_the_questions_before_anything_runs(tmp_path: Path) -> None:
+def test_all_stages_need_their_files_before_anything_runs(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"files of multiple-choice questions, got none, in choices\.files"):
         made(stages="all")
     with pytest.raises(CorpusError, match=r"not there"):
@@ -190,4 +190,9 @@ def test_all_stages_need_the_questions_before_anything_runs(tmp_path: Path) -> N
     with pytest.raises(CorpusError, match=r"a label \(0 or 1\) in the field 'label', got none.*line 1"):
         made(stages="all", changes=[f"choices.files={file}"])
     file.write_text('{"context": "The sky is", "choices": ["blue", "loud"], "label": 0}\n')
-    assert chosen_stages(made(stages="all", changes=[f"choices.files={file}"])) == tuple(stages())
+    with pytest.raises(UsageError, match=r"files of minimal pairs, got none, in minimal_pairs\.files"):
+        made(stages="all", changes=[f"choices.files={file}"])
+    pairs = tmp_path / "pairs.jsonl"
+    pairs.write_text('{"sentence_good": "It is", "sentence_bad": "It are"}\n')
+    changes = [f"choices.files={file}", f"minimal_pairs.files={pairs}"]
+    assert chosen_stages(made(stages="all", changes=changes)) == tuple(stages())

@@ -83,6 +83,10 @@ def other_margin(columns: Columns) -> None:
     columns["margin"][4] *= -1
 
 
+def other_verdict(columns: Columns) -> None:
+    columns["correct"][1] = not columns["correct"][1]
+
+
 BREAKS: list[tuple[str, str, Break]] = [
     ("accepted_values", "token_scores", put("reduce", 0, "Mean")),
     ("accepted_values", "contribution_factors", put("token_group", 0, "first")),
@@ -218,6 +222,26 @@ BREAKS: list[tuple[str, str, Break]] = [
     ("taxonomy_shares", "taxonomy", put("agreement_halves", 0, 1.1)),
     ("taxonomy_shares", "taxonomy", put("share_sink", 0, np.nan)),
     ("related_selection", "selection", put("query", 0, 6)),
+    *(
+        ("accepted_values", "minimal_pairs", put(column, 1, word))
+        for column, word in (
+            ("protocol", "ours"),
+            ("arm", "phase"),
+            ("pair_noise", "same"),
+            ("delta_kind", "absolutely"),
+            ("first_token", "yes"),
+            ("layers", "10-"),
+        )
+    ),
+    ("minimal_pairs_complete", "minimal_pairs", drop(0)),
+    ("minimal_pairs_complete", "minimal_pairs", drop(3)),
+    ("minimal_pairs_scores", "minimal_pairs", put("logp_good", 1, 0.5)),
+    ("minimal_pairs_scores", "minimal_pairs", put("logp_bad", 1, np.nan)),
+    ("minimal_pairs_scores", "minimal_pairs", other_verdict),
+    ("minimal_pairs_scores", "minimal_pairs", put("n_bad", 1, 0)),
+    ("minimal_pairs_scores", "minimal_pairs", put("unmoved", 1, 61)),
+    ("minimal_pairs_scores", "minimal_pairs", put("n_tokens", 0, 3)),
+    ("minimal_pairs_scores", "minimal_pairs", put("delta", 1, -5.0)),
     ("accepted_values", "probes", put("target", 0, "upos")),
     ("accepted_values", "probes", put("feature", 0, "norm")),
     ("accepted_values", "probes", put("metric", 0, "f1")),

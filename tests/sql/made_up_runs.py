@@ -16,6 +16,7 @@ from storage.tables import PartWriter, write_table
 from tasks.registry import tables
 from tests.sql.made_up import DOCS, LAYERS, PER_LAYER, Columns, capture_columns, whole_columns
 from tests.sql.made_up_choices import choices_columns
+from tests.sql.made_up_pairs import pair_columns
 from tests.sql.made_up_probes import probes_columns
 from tests.sql.made_up_replays import ablation_columns, masking_columns, pruning_columns, sink_columns
 from tests.sql.made_up_selection import SELECTION_PER_LAYER, taxonomy_columns
@@ -31,6 +32,7 @@ FINALS: dict[str, Callable[[], dict[str, Columns]]] = {
     "taxonomy": taxonomy_columns,
     "choices": choices_columns,
     "probes": probes_columns,
+    "minimal_pairs": pair_columns,
 }
 """Stages with rows over the whole capture."""
 REPLAYS: dict[str, tuple[str, Callable[[range, Columns], Columns]]] = {

@@ -30,7 +30,15 @@ NAMES = (
         "faithfulness_curve",
         "head_classes",
     ),
-    *("probe_scores", "pruning_curve", "score_hierarchy", "separability", "sink_effect", "sink_removal_effect"),
+    *(
+        "pair_accuracy",
+        "probe_scores",
+        "pruning_curve",
+        "score_hierarchy",
+        "separability",
+        "sink_effect",
+        "sink_removal_effect",
+    ),
     "sink_suppression",
 )
 
