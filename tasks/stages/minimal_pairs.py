@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tasks.corpora.pairs import EncodedPair, PairEncoder
-from tasks.corpora.windows import bos_of
 from tasks.loaded import captured_model
 from tasks.models.families import max_positions
 from tasks.stages.choices_declaration import CLEAN, shard_part
@@ -67,11 +66,15 @@ def per_shard(
 def _pairs(
     parameters: MinimalPairsParameters, shard: ShardReader, replay: CapturedReplay, context: StageContext
 ) -> tuple[list[EncodedPair], dict[str, int]]:
-    """The shard's pairs, tokenised as the capture's corpus was, and how many are left out."""
+    """The shard's pairs, tokenised as the capture's corpus was, and how many are left out.
+
+    Whatever BOS token there is stands in front, also where the tokenizer by itself would put none: without one nothing
+    predicts the first token, which may be all that tells the sentences apart.
+    """
     prepared, loaded = replay.prepared, captured_model(replay.prepared)
     config: Any = loaded.model.config
     encoder = captured_encoder(loaded.source, prepared.record["ingredients"]["tokenizer_digest"])
-    bos = bos_of(prepared.settings["bos"], encoder.bos_id, encoder.adds_bos)
+    bos = None if prepared.settings["bos"] == "never" else encoder.bos_id
     encode = PairEncoder(encoder.encode, bos, max_positions(config.to_dict())).pair
     written = parameters.pairs()
     given = [encode(written[i]) for i in shard_part(len(written), shard.index, prepared.n_shards)]

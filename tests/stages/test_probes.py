@@ -154,7 +154,8 @@ def test_shards_and_the_files_place_make_no_difference(done: Ran, made: Made, tm
     elsewhere = tmp_path / "other"
     elsewhere.mkdir()
     named = run(made, "probes", {"resamples": 50, "treebank": [str(treebank(elsewhere / "bank.conllu"))]})
-    assert table(named) == pytest.approx(table(done), nan_ok=True)
+    for left, right in zip(table(done), table(named), strict=True):
+        assert left == pytest.approx(right, nan_ok=True)
 
 
 def test_words_are_drawn_by_the_seed_up_to_a_cap(made: Made) -> None:
