@@ -26,11 +26,22 @@ NAMES = (
         "class_stability",
         "convexity",
         "critical_heads",
+        "displacement_confound",
+        "dissociation",
         "factor_shares",
         "faithfulness_curve",
         "head_classes",
     ),
-    *("pruning_curve", "score_hierarchy", "separability", "sink_effect", "sink_removal_effect", "sink_suppression"),
+    *(
+        "propagation_ratio",
+        "pruning_curve",
+        "repair_recovery",
+        "score_hierarchy",
+        "separability",
+        "sink_effect",
+        "sink_removal_effect",
+        "sink_suppression",
+    ),
 )
 
 
