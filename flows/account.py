@@ -12,6 +12,7 @@ from duckdb import DuckDBPyConnection
 from flows.console import output, plain
 from flows.findings import choices_lines, masking_lines, minimal_pairs_lines, probes_lines, sink_lines, taxonomy_lines
 from flows.outcome import Outcome
+from flows.perturbation_findings import perturbation_lines, propagation_lines, repair_lines
 from storage.filesystem import open_runs
 from storage.layout import WAREHOUSE, Layout
 from storage.warehouse import CheckResult, connect, query, run_sql
@@ -63,6 +64,9 @@ def _found(connection: DuckDBPyConnection, capture: str, done: Collection[str]) 
         "masking": masking_lines,
         "sink": sink_lines,
         "choices": choices_lines,
+        "perturbation": perturbation_lines,
+        "repair": repair_lines,
+        "propagation": propagation_lines,
         "minimal_pairs": minimal_pairs_lines,
         "probes": probes_lines,
     }

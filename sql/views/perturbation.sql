@@ -19,7 +19,7 @@ select
     nan_to_null(norm_ratio_max) as norm_ratio_max,                 -- the largest ‖h‖/δ of a moved token, which bounds what rounding adds to that error
     n_tokens,                                                      -- tokens of all perturbed layers that were to be moved
     unmoved,                                                       -- those left as they were: ‖h‖ ≤ δ in exact, ‖h‖ = 0 in published
-    unmoved > 0.05 * n_tokens as flagged,                          -- whether these are more than 5 %: the row says less of δ than others
+    flagged,                                                       -- whether these are more than 5 %: the row says less of δ than others
     nan_to_null(entropy) as entropy,                               -- mean over heads, queries and all layers after the first perturbed one of −Σ α log α, in nats; NULL where none follows, or the family's code shows no weights
     nan_to_null(entropy_clean) as entropy_clean                    -- the same of the clean pass
 from parts

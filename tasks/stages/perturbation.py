@@ -54,7 +54,7 @@ def per_shard(
             base = np.array([_mean_after(clean[doc], layers[0]) for doc in documents])
             columns = _columns(found, together, shard, documents, base, n_layers)
             rows.add("perturbation", columns)
-            quality["flagged_rows"] += int((columns["unmoved"] > _MOST_UNMOVED * columns["n_tokens"]).sum())
+            quality["flagged_rows"] += int(columns["flagged"].sum())
             quality["rows_without_entropy"] += int(np.isnan(columns["entropy"]).sum())
             _add_tokens(rows, found, together, shard, [doc for doc in documents if doc in sampled], n_layers)
     return {}, {name: n for name, n in quality.items() if n}
@@ -101,7 +101,7 @@ class _Figures:
 
 
 def _figures(seen: Seen) -> dict[str, float]:
-    """Over the moved tokens of all perturbed layers: their mean displacement, and how far from its δ one was at most."""
+    """Over the moved tokens of all perturbed layers: their mean displacement, and the largest error of one."""
     of_layers = list(seen.displacements.values())
     moved = np.concatenate([one.displacement[one.moved] for one in of_layers])
     delta = np.concatenate([np.full(int(one.moved.sum()), one.delta) for one in of_layers])
@@ -169,6 +169,7 @@ def _columns(
         **{name: found[name].ravel() for name in (*_FIGURES, "entropy")},
         "n_tokens": found["n_tokens"].ravel().astype(np.int32),
         "unmoved": found["unmoved"].ravel().astype(np.int32),
+        "flagged": (found["unmoved"] > _MOST_UNMOVED * found["n_tokens"]).ravel(),
         "entropy_clean": np.repeat(base, n_cells),
     }
 

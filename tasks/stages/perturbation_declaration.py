@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from storage.errors import UnknownName, UsageError
-from storage.tables import DOUBLE, INT, REAL, TEXT, table
+from storage.tables import DOUBLE, FLAG, INT, REAL, TEXT, table
 from tasks.registry import Stage
 from tasks.stages.perturbation_grid import INCLUDE, KEYS, PerturbationGrid, once_each
 
@@ -25,6 +25,7 @@ PERTURBATION = table(
     norm_ratio_max=REAL,
     n_tokens=INT,
     unmoved=INT,
+    flagged=FLAG,
     entropy=REAL,
     entropy_clean=REAL,
 )
