@@ -1,0 +1,123 @@
+"""Distances of a row's keys from an aggregate, up to a function that rises with them, and how near two may be."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tasks.kernels.compiled import compiled
+
+EQUAL = 1e-6
+"""Distances closer than this share of the row's largest are equal."""
+_NOISE = 1e-7
+"""What cancellation leaves of a Euclidean distance of 0, as a share of the lengths that it is made of, at most."""
+_ANGLE_NOISE = 1e-12
+"""The same of a cosine distance."""
+_FAR = 1e300
+MARGIN, SLACK, HIGHEST, LOWEST = range(4)
+"""What `raise_euclidean` and `raise_cosine` find: the margin ρ_min − ρ_max, 0 within the tolerance; how far the squares
+of two distances that count as equal may lie apart; the largest of the selected, raised, and the least of the others."""
+
+
+@compiled
+def row_terms(
+    order: np.ndarray,
+    alpha: np.ndarray,
+    norm: np.ndarray,
+    n: int,
+    twice: np.ndarray,
+    square: np.ndarray,
+    inverse: np.ndarray,
+) -> float:
+    """Of the n candidates in order: 2α, ‖y‖² and −1/‖v‖ (0 for a value of length 0); returns the largest ‖y‖²."""
+    longest = 0.0
+    for k in range(n):
+        a, length = alpha[order[k]], norm[order[k]]
+        twice[k] = 2 * a
+        square[k] = (a * length) * (a * length)
+        inverse[k] = -1 / length if length > 0 else 0.0
+        longest = max(longest, square[k])
+    return longest
+
+
+@compiled
+def distances(
+    order: np.ndarray,
+    n: int,
+    product: np.ndarray,
+    twice: np.ndarray,
+    square: np.ndarray,
+    inverse: np.ndarray,
+    euclidean: np.ndarray,
+    cosine: np.ndarray,
+) -> None:
+    """D² − ‖s‖² = ‖y‖² − 2α ⟨v, s⟩, and (D − 1)‖s‖ = −⟨v, s⟩/‖v‖ of the other distance; `product` is ⟨v, s⟩ by key."""
+    for k in range(n):
+        cosine[k] = product[order[k]]
+    for k in range(n):
+        euclidean[k] = square[k] - twice[k] * cosine[k]
+        cosine[k] *= inverse[k]
+
+
+@compiled
+def raise_euclidean(x: np.ndarray, n: int, stop: int, size: float, longest: float, found: np.ndarray) -> None:
+    """Raise the first n, the selected, by the tolerance; `size` is ‖s‖, `longest` the largest ‖y‖²."""
+    total = size * size
+    top, (low, high) = _largest(x, n), _range(x, n, stop)
+    largest = np.sqrt(max(max(top, high) + total, 0.0))
+    tolerance = max(EQUAL * largest, _NOISE * np.sqrt(longest + total))
+    for k in range(n):
+        x[k] += tolerance * (2 * np.sqrt(max(x[k] + total, 0.0)) + tolerance)
+    margin = np.sqrt(max(low + total, 0.0)) - np.sqrt(max(top + total, 0.0))
+    found[SLACK] = tolerance * (2 * largest + tolerance) + _ANGLE_NOISE * (longest + total)
+    _put(found, margin, tolerance, _largest(x, n), low)
+
+
+@compiled
+def raise_cosine(x: np.ndarray, n: int, stop: int, size: float, found: np.ndarray) -> None:
+    """The same of the cosine distance; `size` is ‖s‖, 0 where the sum cancels, and D is then 1."""
+    top, (low, high) = _largest(x, n), _range(x, n, stop)
+    scale = 1 / size if size > 0 else 0.0
+    tolerance = max(EQUAL * (max(top, high) * scale + 1), _ANGLE_NOISE)
+    for k in range(n):
+        x[k] += tolerance * size
+    found[SLACK] = 0
+    _put(found, (low - top) * scale, tolerance, _largest(x, n), low)
+
+
+@compiled
+def _put(found: np.ndarray, margin: float, tolerance: float, highest: float, low: float) -> None:
+    """The margin is positive just where the raised ones lie below the others, whatever rounding does."""
+    if highest >= low and margin >= -tolerance:
+        margin = 0.0
+    found[MARGIN], found[HIGHEST], found[LOWEST] = margin, highest, low
+
+
+@compiled
+def _largest(x: np.ndarray, n: int) -> float:
+    """Of the first n. Eight at a time: a compiler makes no vectors of the plain loop, whose order of NaNs it keeps."""
+    t0 = t1 = t2 = t3 = t4 = t5 = t6 = t7 = -_FAR
+    k = 0
+    while k + 8 <= n:
+        t0, t1, t2, t3 = max(t0, x[k]), max(t1, x[k + 1]), max(t2, x[k + 2]), max(t3, x[k + 3])
+        t4, t5, t6, t7 = max(t4, x[k + 4]), max(t5, x[k + 5]), max(t6, x[k + 6]), max(t7, x[k + 7])
+        k += 8
+    while k < n:
+        t0 = max(t0, x[k])
+        k += 1
+    return max(t0, t1, t2, t3, t4, t5, t6, t7)
+
+
+@compiled
+def _range(x: np.ndarray, start: int, stop: int) -> tuple[float, float]:
+    """The least and the largest of [start, stop), four at a time."""
+    h0 = h1 = h2 = h3 = -_FAR
+    l0 = l1 = l2 = l3 = _FAR
+    k = start
+    while k + 4 <= stop:
+        h0, h1, h2, h3 = max(h0, x[k]), max(h1, x[k + 1]), max(h2, x[k + 2]), max(h3, x[k + 3])
+        l0, l1, l2, l3 = min(l0, x[k]), min(l1, x[k + 1]), min(l2, x[k + 2]), min(l3, x[k + 3])
+        k += 4
+    while k < stop:
+        h0, l0 = max(h0, x[k]), min(l0, x[k])
+        k += 1
+    return min(l0, l1, l2, l3), max(h0, h1, h2, h3)
