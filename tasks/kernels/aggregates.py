@@ -58,12 +58,12 @@ def _add(running: np.ndarray, vector: np.ndarray, order: np.ndarray, alpha: np.n
     k = start
     while k + 4 <= stop:
         j0, j1, j2, j3 = order[k], order[k + 1], order[k + 2], order[k + 3]
-        a0, a1, a2, a3 = alpha[j0], alpha[j1], alpha[j2], alpha[j3]
+        a0, a1, a2, a3 = np.float64(alpha[j0]), np.float64(alpha[j1]), np.float64(alpha[j2]), np.float64(alpha[j3])
         for d in range(len(running)):
             running[d] += (a0 * vector[j0, d] + a1 * vector[j1, d]) + (a2 * vector[j2, d] + a3 * vector[j3, d])
         k += 4
     while k < stop:
-        j, a = order[k], alpha[order[k]]
+        j, a = order[k], np.float64(alpha[order[k]])
         for d in range(len(running)):
             running[d] += a * vector[j, d]
         k += 1

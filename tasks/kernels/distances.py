@@ -31,7 +31,7 @@ def row_terms(
     """Of the n candidates in order: 2α, ‖y‖² and −1/‖v‖ (0 for a value of length 0); returns the largest ‖y‖²."""
     longest = 0.0
     for k in range(n):
-        a, length = alpha[order[k]], norm[order[k]]
+        a, length = np.float64(alpha[order[k]]), norm[order[k]]
         twice[k] = 2 * a
         square[k] = (a * length) * (a * length)
         inverse[k] = -1 / length if length > 0 else 0.0

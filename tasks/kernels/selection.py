@@ -13,6 +13,7 @@ from torch import Tensor
 from tasks.kernels.aggregates import MASS, aggregates
 from tasks.kernels.candidates import ranked, shuffled
 from tasks.kernels.certificate import certificate
+from tasks.kernels.scratch import Scratch
 from tasks.kernels.separation import f_score, precision_recall, separations
 from tasks.kernels.values import Coherence, Values
 from tasks.kernels.visibility import CAUSAL, Visibility
@@ -57,18 +58,19 @@ class _Block:
     """Rows of a block of queries: (key/value head, row = draw · head of the group · query)."""
 
     queries: Int64[np.ndarray, " q"]
-    keys: slice
     first: Int64[np.ndarray, " M"]
     """The first candidate of each row, counted from the block's first key."""
     last: Int64[np.ndarray, " M"]
     """One more than its last."""
-    alpha: Float64[np.ndarray, "G M K"]
+    alpha: Float32[np.ndarray, "G M K"]
     norm: Float64[np.ndarray, "G Mn K"]
     vector: Float64[np.ndarray, "G K d_v"]
     weight: Float64[np.ndarray, "G Mw d_v"]
     """The square of the gate, where heads have one: inner products of gated values are those of values under it."""
     has_sink: Bool[np.ndarray, " M"]
     """Rows of which key 0 is a candidate."""
+    bounds: Float64[np.ndarray, "G 3 M"]
+    """κ, χ_lo and χ_hi of each row; 0 where they are not known."""
 
 
 @dataclass(frozen=True)
@@ -105,19 +107,23 @@ class Selections:
         n_groups = len(values.vector)
         if len(attention) % n_groups:
             raise ValueError(f"expected query heads in equal groups, got {len(attention)} over {n_groups}")
-        self.attention, self.values, self.visibility = attention, values, visibility
+        self.attention, self.values, self.visibility = attention.float(), values, visibility
         self.n_heads, self.n_tokens = attention.shape[:2]
         self.group, self.sizes, self.distances = self.n_heads // n_groups, tuple(sizes), tuple(distances)
         self.square_gate = None if gate is None else gate.double().square_().transpose(0, 1)
         self.coherence = coherence if gate is None and "euclidean" in distances else None
+        self._scratch, self._bounds = Scratch(), np.zeros((n_groups, 3, self.n_tokens))
+        if self.coherence is not None:
+            known = (self.coherence.pairs, self.coherence.sink_low, self.coherence.sink_high)
+            self._bounds = torch.stack(known, 1).numpy()
         self._first, self._last = (x(self.n_tokens).numpy() for x in (visibility.first_keys, visibility.last_keys))
 
     def select(self, queries: Int64[Tensor, " Q"], ranking: str, sink: str) -> Selection:
         """Selections of these queries by attention α or by contribution α‖v‖, with key 0 a candidate or without."""
         table = _Table(self, len(queries))
         for place, block in self._blocks(queries.numpy(), sink, 1):
-            score = block.alpha if ranking == "attention" else block.alpha * block.norm
-            table.put(place, (block.last - block.first)[: len(block.queries)], self._counted(block, score))
+            counted = self._counted(block, block.alpha, block.norm if ranking == "contribution" else None)
+            table.put(place, (block.last - block.first)[: len(block.queries)], counted)
         return table.selection(has_certificate=self.coherence is not None)
 
     def random_f(
@@ -127,7 +133,7 @@ class Selections:
         shape = (draws, self.n_heads, len(queries), len(self.sizes))
         found = {name: np.zeros(shape) for name in self.distances}
         for place, block in self._blocks(queries.numpy(), sink, draws):
-            counts = self._counted(block, shuffled(block.alpha.shape, random), control=True).counts
+            counts = self._counted(block, shuffled(block.alpha.shape, random), None, control=True).counts
             n_sizes = counts.shape[2]
             sizes = np.array(self.sizes[:n_sizes], np.float64)[:, None, None]
             for name in self.distances:
@@ -150,26 +156,39 @@ class Selections:
         keys = slice(int(first.min()), int(last.max()))
         candidates = np.maximum(first, 1) if sink == "excluded" else first
         n_groups, repeats = len(self.values.vector), draws * self.group
-        alpha = self._by_row(self.attention[:, queries, keys].double(), draws)
         vector, norm = self.values.vector[:, keys], self.values.norm[:, None, keys]
         weight = vector.new_empty(n_groups, 0, vector.shape[2])
         if self.square_gate is not None:
-            weight = self._by_row(self.square_gate[:, queries], draws)
+            grouped = self.square_gate[:, queries].unflatten(0, (n_groups, self.group))
+            weight = grouped.repeat(1, draws, 1, 1).flatten(1, 2)
             norm = torch.bmm(weight, vector.square().transpose(1, 2)).sqrt_()
         start, stop, has_sink = (
             np.tile(x, repeats)
             for x in (candidates - keys.start, last - keys.start, (first == 0) & (sink == "included"))
         )
-        arrays = [x.contiguous().numpy() for x in (alpha, norm, vector, weight)]
-        return _Block(queries, keys, start, stop, *arrays, has_sink=has_sink)
+        arrays = [x.contiguous().numpy() for x in (norm, vector, weight)]
+        return _Block(
+            queries,
+            start,
+            stop,
+            self._alpha(queries, keys, draws),
+            *arrays,
+            has_sink,
+            np.tile(self._bounds[..., queries], repeats),
+        )
 
-    def _by_row(self, of_heads: Float64[Tensor, "H q n"], draws: int) -> Float64[Tensor, "G M n"]:
-        """By key/value head and row, once for every draw."""
-        grouped = of_heads.unflatten(0, (len(self.values.vector), self.group))
-        return grouped.repeat(1, draws, 1, 1).flatten(1, 2)
+    def _alpha(self, queries: np.ndarray, keys: slice, draws: int) -> Float32[np.ndarray, "G M K"]:
+        """Attention by key/value head and row, once for every draw."""
+        n_groups, n_keys = len(self.values.vector), keys.stop - keys.start
+        alpha = self._scratch.take("alpha", (n_groups, draws, self.group, len(queries), n_keys), np.float32)
+        taken = self.attention.numpy()[:, queries, keys]
+        alpha[:] = taken.reshape(n_groups, 1, self.group, len(queries), n_keys)
+        return alpha.reshape(n_groups, -1, n_keys)
 
-    def _counted(self, block: _Block, score: np.ndarray, *, control: bool = False) -> _Counted:
-        """All sizes of a block's rows, ranked by `score` (G, M, K); of a control no inversions and no certificate."""
+    def _counted(
+        self, block: _Block, score: np.ndarray, factor: np.ndarray | None, *, control: bool = False
+    ) -> _Counted:
+        """All sizes of a block's rows, ranked by score · factor; of a control no inversions and no certificate."""
         most = int((block.last - block.first).max())
         sizes = np.array([n for n in self.sizes if n < most], np.int64)
         n_groups, n_rows, n_keys = block.alpha.shape
@@ -183,14 +202,14 @@ class Selections:
         step = max(1, _ENTRIES // max(1, len(sizes) * n_keys))
         for g in range(n_groups if len(sizes) else 0):
             for start in range(0, n_rows, step):
-                self._count_rows(found, block, score, g, slice(start, start + step), sizes, control)
+                self._count_rows(found, block, (score, factor), g, slice(start, start + step), sizes, control)
         return found
 
     def _count_rows(
         self,
         found: _Counted,
         block: _Block,
-        score: np.ndarray,
+        ranking: tuple[np.ndarray, np.ndarray | None],
         g: int,
         rows: slice,
         sizes: np.ndarray,
@@ -198,28 +217,28 @@ class Selections:
     ) -> None:
         """Some rows of one key/value head."""
         n, alpha = (block.last - block.first)[rows], block.alpha[g, rows]
-        order = ranked(score[g, rows].astype(np.float32), block.first[rows], block.last[rows])
         norm = block.norm[g, rows] if block.norm.shape[1] > 1 else block.norm[g]
-        total = np.empty((len(sizes), len(alpha), block.vector.shape[2]))
-        figures = np.empty((3, len(sizes), len(alpha)))
+        score, factor = ranking[0][g, rows], norm if ranking[1] is not None else norm[:0]
+        order = ranked(score, factor, block.first[rows], block.last[rows], self._scratch)
+        shape = (len(sizes), len(alpha))
+        total, figures = (
+            self._scratch.take(name, dims)
+            for name, dims in (("total", (*shape, block.vector.shape[2])), ("figures", (3, *shape)))
+        )
         aggregates(order, n, alpha, norm, block.vector[g], block.weight[g, rows], sizes, total, figures)
+        product = self._scratch.take("product", (*shape, alpha.shape[1]))
         by_key = torch.from_numpy(block.vector[g]).T
-        product = torch.mm(torch.from_numpy(total).flatten(0, 1), by_key).view(*figures.shape[1:], -1).numpy()
+        torch.mm(torch.from_numpy(total).flatten(0, 1), by_key, out=torch.from_numpy(product).flatten(0, 1))
         wanted = ("euclidean" in self.distances, "cosine" in self.distances)
-        counts, margin, slack = separations(order, n, alpha, norm, product, figures, sizes, wanted, not control)
+        given = (order, n, alpha, norm, product, figures, sizes)
+        counts, margin, slack = separations(*given, wanted, not control, self._scratch)
         found.counts[..., g, rows], found.margin[..., g, rows] = counts, margin
         found.mass[:, g, rows] = figures[MASS]
         if self.coherence is not None and not control:
             certified = np.zeros((2, *slack.shape), np.int64)
-            bounds = self._bounds(block.queries, g)[:, rows]
+            bounds = block.bounds[g][:, rows]
             certificate(order, n, alpha, norm, figures, slack, bounds, block.has_sink[rows], sizes, certified)
             found.certified[..., g, rows] = certified
-
-    def _bounds(self, queries: np.ndarray, g: int) -> Float64[np.ndarray, "3 M"]:
-        """κ, χ_lo and χ_hi of each row of one key/value head."""
-        assert self.coherence is not None
-        c = self.coherence
-        return np.stack([np.tile(x[g].numpy()[queries], self.group) for x in (c.pairs, c.sink_low, c.sink_high)])
 
 
 class _Table:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from jaxtyping import Float64, Int64, UInt32
+from jaxtyping import Float32, Float64, Int64, UInt32
 
 from tasks.kernels.aggregates import SIZE
 from tasks.kernels.compiled import compiled
@@ -17,6 +17,7 @@ from tasks.kernels.distances import (
     raise_euclidean,
     row_terms,
 )
+from tasks.kernels.scratch import Scratch
 
 EUCLIDEAN, COSINE = 0, 1
 OTHERS, OWN, PAIRS = range(3)
@@ -30,13 +31,14 @@ _LEVELS = (1 << 29) - 1
 def separations(
     order: UInt32[np.ndarray, "M K"],
     n_candidates: Int64[np.ndarray, " M"],
-    alpha: Float64[np.ndarray, "M K"],
+    alpha: Float32[np.ndarray, "M K"],
     norm: Float64[np.ndarray, "Mn K"],
     product: Float64[np.ndarray, "N M K"],
     figures: Float64[np.ndarray, "3 N M"],
     sizes: Int64[np.ndarray, " N"],
     wanted: tuple[bool, bool],
     with_pairs: bool,
+    scratch: Scratch,
 ) -> tuple[Int64[np.ndarray, "2 3 N M"], Float64[np.ndarray, "2 N M"], Float64[np.ndarray, "N M"]]:
     """Counts, margins and slack (see `distances`) of both distances, or of those wanted, by size and row.
 
@@ -48,8 +50,8 @@ def separations(
     n_sizes, n_rows, n_keys = product.shape
     counts, margin = np.zeros((2, 3, n_sizes, n_rows), np.int64), np.zeros((2, n_sizes, n_rows))
     slack, n_large = np.zeros((n_sizes, n_rows)), int((sizes > _FEW).sum()) if with_pairs else 0
-    integers = np.empty((2 * n_large * n_rows + 1, n_keys), np.int32)
-    tasks = np.empty((len(integers), 3), np.int64)
+    integers = scratch.take("integers", (2 * n_large * n_rows + 1, n_keys), np.int32)
+    tasks = scratch.take("tasks", (len(integers), 3), np.int64)
     given = (order, n_candidates, alpha, norm, product, figures, sizes)
     n_tasks = _count_rows(given, wanted, with_pairs, counts, margin, slack, integers, tasks)
     integers[:n_tasks].sort(axis=-1)
