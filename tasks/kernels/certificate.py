@@ -6,6 +6,7 @@ import numpy as np
 
 from tasks.kernels.aggregates import LENGTHS
 from tasks.kernels.compiled import compiled
+from tasks.kernels.distances import extremes
 
 _FAR = 1e300
 
@@ -102,9 +103,7 @@ def _says_nothing(
     largest, lowest = max(least, most), min(least, most)
     if place >= n:
         largest, lowest = max(largest, sink), min(lowest, sink)
-    high, low = -_FAR, _FAR
-    for k in range(n):
-        high, low = max(high, bound[k]), min(low, bound[k])
+    low, high = extremes(bound, 0, n)
     return largest <= high + slack and low >= lowest - slack
 
 

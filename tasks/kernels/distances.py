@@ -62,7 +62,7 @@ def distances(
 def raise_euclidean(x: np.ndarray, n: int, stop: int, size: float, longest: float, found: np.ndarray) -> None:
     """Raise the first n, the selected, by the tolerance; `size` is ‖s‖, `longest` the largest ‖y‖²."""
     total = size * size
-    top, (low, high) = _largest(x, n), _range(x, n, stop)
+    top, (low, high) = _largest(x, n), extremes(x, n, stop)
     largest = np.sqrt(max(max(top, high) + total, 0.0))
     tolerance = max(EQUAL * largest, _NOISE * np.sqrt(longest + total))
     for k in range(n):
@@ -75,7 +75,7 @@ def raise_euclidean(x: np.ndarray, n: int, stop: int, size: float, longest: floa
 @compiled
 def raise_cosine(x: np.ndarray, n: int, stop: int, size: float, found: np.ndarray) -> None:
     """The same of the cosine distance; `size` is ‖s‖, 0 where the sum cancels, and D is then 1."""
-    top, (low, high) = _largest(x, n), _range(x, n, stop)
+    top, (low, high) = _largest(x, n), extremes(x, n, stop)
     scale = 1 / size if size > 0 else 0.0
     tolerance = max(EQUAL * (max(top, high) * scale + 1), _ANGLE_NOISE)
     for k in range(n):
@@ -108,7 +108,7 @@ def _largest(x: np.ndarray, n: int) -> float:
 
 
 @compiled
-def _range(x: np.ndarray, start: int, stop: int) -> tuple[float, float]:
+def extremes(x: np.ndarray, start: int, stop: int) -> tuple[float, float]:
     """The least and the largest of [start, stop), four at a time."""
     h0 = h1 = h2 = h3 = -_FAR
     l0 = l1 = l2 = l3 = _FAR

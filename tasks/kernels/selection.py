@@ -166,7 +166,7 @@ class Selections:
             np.tile(x, repeats)
             for x in (candidates - keys.start, last - keys.start, (first == 0) & (sink == "included"))
         )
-        arrays = [x.contiguous().numpy() for x in (norm, vector, weight)]
+        arrays = [x.numpy() for x in (norm, vector, weight)]
         return _Block(
             queries,
             start,
