@@ -119,11 +119,7 @@ def _others(length: np.ndarray, bound: np.ndarray, n: int, stop: int, place: int
 
 @compiled
 def _count(bound: np.ndarray, n: int, stop: int, slack: float, counts: np.ndarray) -> None:
-    highest, lowest = -_FAR, _FAR
-    for k in range(n):
-        highest = max(highest, bound[k])
-    for k in range(n, stop):
-        lowest = min(lowest, bound[k])
+    highest, lowest = extremes(bound, 0, n)[1], extremes(bound, n, stop)[0]
     inside = own = 0
     for k in range(n, stop):
         inside += bound[k] <= highest + slack

@@ -12,7 +12,7 @@ _NOISE = 1e-7
 """What cancellation leaves of a Euclidean distance of 0, as a share of the lengths that it is made of, at most."""
 _ANGLE_NOISE = 1e-12
 """The same of a cosine distance."""
-_FAR = 1e300
+_MOST, _LEAST = np.int64(0x7FFFFFFFFFFFFFFF), np.int64(-0x8000000000000000)
 MARGIN, SLACK, HIGHEST, LOWEST = range(4)
 """What `raise_euclidean` and `raise_cosine` find: the margin ρ_min − ρ_max, 0 within the tolerance; how far the squares
 of two distances that count as equal may lie apart; the largest of the selected, raised, and the least of the others."""
@@ -94,30 +94,19 @@ def _put(found: np.ndarray, margin: float, tolerance: float, highest: float, low
 
 @compiled
 def _largest(x: np.ndarray, n: int) -> float:
-    """Of the first n. Eight at a time: a compiler makes no vectors of the plain loop, whose order of NaNs it keeps."""
-    t0 = t1 = t2 = t3 = t4 = t5 = t6 = t7 = -_FAR
-    k = 0
-    while k + 8 <= n:
-        t0, t1, t2, t3 = max(t0, x[k]), max(t1, x[k + 1]), max(t2, x[k + 2]), max(t3, x[k + 3])
-        t4, t5, t6, t7 = max(t4, x[k + 4]), max(t5, x[k + 5]), max(t6, x[k + 6]), max(t7, x[k + 7])
-        k += 8
-    while k < n:
-        t0 = max(t0, x[k])
-        k += 1
-    return max(t0, t1, t2, t3, t4, t5, t6, t7)
+    """Of the first n, as integers in the order of the numbers: of a largest integer a compiler makes vectors."""
+    bits, most = x.view(np.int64), _LEAST
+    for k in range(n):
+        most = max(most, bits[k] ^ ((bits[k] >> 63) & _MOST))
+    return np.int64(most ^ ((most >> 63) & _MOST)).view(np.float64)
 
 
 @compiled
 def extremes(x: np.ndarray, start: int, stop: int) -> tuple[float, float]:
-    """The least and the largest of [start, stop), four at a time."""
-    h0 = h1 = h2 = h3 = -_FAR
-    l0 = l1 = l2 = l3 = _FAR
-    k = start
-    while k + 4 <= stop:
-        h0, h1, h2, h3 = max(h0, x[k]), max(h1, x[k + 1]), max(h2, x[k + 2]), max(h3, x[k + 3])
-        l0, l1, l2, l3 = min(l0, x[k]), min(l1, x[k + 1]), min(l2, x[k + 2]), min(l3, x[k + 3])
-        k += 4
-    while k < stop:
-        h0, l0 = max(h0, x[k]), min(l0, x[k])
-        k += 1
-    return min(l0, l1, l2, l3), max(h0, h1, h2, h3)
+    """The least and the largest of [start, stop), which is not empty; in the same way."""
+    bits, least, most = x.view(np.int64), _MOST, _LEAST
+    for k in range(start, stop):
+        value = bits[k] ^ ((bits[k] >> 63) & _MOST)
+        least, most = min(least, value), max(most, value)
+    low, high = np.int64(least ^ ((least >> 63) & _MOST)), np.int64(most ^ ((most >> 63) & _MOST))
+    return low.view(np.float64), high.view(np.float64)
