@@ -13,9 +13,10 @@ _NOISE = 1e-7
 _ANGLE_NOISE = 1e-12
 """The same of a cosine distance."""
 _MOST, _LEAST = np.int64(0x7FFFFFFFFFFFFFFF), np.int64(-0x8000000000000000)
+Ends = tuple[float, float, float, float]
+"""The margin ρ_min − ρ_max, 0 within the tolerance; how far the squares of two distances that count as equal may lie
+apart; the largest of the selected, raised; and the least of the others."""
 MARGIN, SLACK, HIGHEST, LOWEST = range(4)
-"""What `raise_euclidean` and `raise_cosine` find: the margin ρ_min − ρ_max, 0 within the tolerance; how far the squares
-of two distances that count as equal may lie apart; the largest of the selected, raised, and the least of the others."""
 
 
 @compiled
@@ -59,7 +60,7 @@ def distances(
 
 
 @compiled
-def raise_euclidean(x: np.ndarray, n: int, stop: int, size: float, longest: float, found: np.ndarray) -> None:
+def raise_euclidean(x: np.ndarray, n: int, stop: int, size: float, longest: float) -> Ends:
     """Raise the first n, the selected, by the tolerance; `size` is ‖s‖, `longest` the largest ‖y‖²."""
     total = size * size
     top, (low, high) = _largest(x, n), extremes(x, n, stop)
@@ -68,28 +69,27 @@ def raise_euclidean(x: np.ndarray, n: int, stop: int, size: float, longest: floa
     for k in range(n):
         x[k] += tolerance * (2 * np.sqrt(max(x[k] + total, 0.0)) + tolerance)
     margin = np.sqrt(max(low + total, 0.0)) - np.sqrt(max(top + total, 0.0))
-    found[SLACK] = tolerance * (2 * largest + tolerance) + _ANGLE_NOISE * (longest + total)
-    _put(found, margin, tolerance, _largest(x, n), low)
+    slack = tolerance * (2 * largest + tolerance) + _ANGLE_NOISE * (longest + total)
+    highest = _largest(x, n)
+    return _margin(margin, tolerance, highest, low), slack, highest, low
 
 
 @compiled
-def raise_cosine(x: np.ndarray, n: int, stop: int, size: float, found: np.ndarray) -> None:
+def raise_cosine(x: np.ndarray, n: int, stop: int, size: float) -> Ends:
     """The same of the cosine distance; `size` is ‖s‖, 0 where the sum cancels, and D is then 1."""
     top, (low, high) = _largest(x, n), extremes(x, n, stop)
     scale = 1 / size if size > 0 else 0.0
     tolerance = max(EQUAL * (max(top, high) * scale + 1), _ANGLE_NOISE)
     for k in range(n):
         x[k] += tolerance * size
-    found[SLACK] = 0
-    _put(found, (low - top) * scale, tolerance, _largest(x, n), low)
+    highest = _largest(x, n)
+    return _margin((low - top) * scale, tolerance, highest, low), 0.0, highest, low
 
 
 @compiled
-def _put(found: np.ndarray, margin: float, tolerance: float, highest: float, low: float) -> None:
-    """The margin is positive just where the raised ones lie below the others, whatever rounding does."""
-    if highest >= low and margin >= -tolerance:
-        margin = 0.0
-    found[MARGIN], found[HIGHEST], found[LOWEST] = margin, highest, low
+def _margin(margin: float, tolerance: float, highest: float, low: float) -> float:
+    """The margin, positive just where the raised ones lie below the others, whatever rounding does."""
+    return 0.0 if highest >= low and margin >= -tolerance else margin
 
 
 @compiled

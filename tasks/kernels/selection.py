@@ -166,13 +166,14 @@ class Selections:
             np.tile(x, repeats)
             for x in (candidates - keys.start, last - keys.start, (first == 0) & (sink == "included"))
         )
-        arrays = [x.numpy() for x in (norm, vector, weight)]
         return _Block(
             queries,
             start,
             stop,
             self._alpha(queries, keys, draws),
-            *arrays,
+            norm.numpy(),
+            vector.numpy(),
+            weight.numpy(),
             has_sink,
             np.tile(self._bounds[..., queries], repeats),
         )

@@ -12,6 +12,7 @@ from tasks.kernels.distances import (
     LOWEST,
     MARGIN,
     SLACK,
+    Ends,
     distances,
     raise_cosine,
     raise_euclidean,
@@ -24,6 +25,7 @@ OTHERS, OWN, PAIRS = range(3)
 """Others inside the sphere, own inside the others' distance, inversions."""
 _FEW = 8
 """Up to this N comparing is quicker than sorting."""
+_SORT = -1
 _LEVELS = (1 << 29) - 1
 """Steps between the nearest other and the farthest selected one, in which both are sorted."""
 
@@ -72,54 +74,62 @@ def _count_rows(
 ) -> int:
     """All counts but the inversions that take a sort; returns for how many (distance, N, row) integers wait for it."""
     order, n_candidates, alpha, norm, product, figures, sizes = given
-    terms, x, found, n_tasks = np.empty((3, order.shape[1])), np.empty((2, order.shape[1])), np.empty(4), 0
+    twice, square, inverse, euclidean, cosine = _rows(order.shape[1])
+    n_tasks = 0
     for m in range(len(order)):
-        stop = n_candidates[m]
-        longest = row_terms(order[m], alpha[m], norm[m if len(norm) > 1 else 0], stop, terms[0], terms[1], terms[2])
+        keys, stop = order[m], n_candidates[m]
+        longest = row_terms(keys, alpha[m], norm[m if len(norm) > 1 else 0], stop, twice, square, inverse)
         for at in range(len(sizes)):
-            n = sizes[at]
+            n, size = sizes[at], figures[SIZE, at, m]
             if n >= stop:
                 continue
-            distances(order[m], stop, product[at, m], terms[0], terms[1], terms[2], x[0], x[1])
+            distances(keys, stop, product[at, m], twice, square, inverse, euclidean, cosine)
             for distance in range(2):
                 if not wanted[distance]:
                     continue
-                _raise(distance, x[distance], n, stop, figures[SIZE, at, m], longest, found)
-                margin[distance, at, m] = found[MARGIN]
+                x = euclidean if distance == EUCLIDEAN else cosine
+                ends = _raised(distance, x, n, stop, size, longest)
+                margin[distance, at, m] = ends[MARGIN]
                 if distance == EUCLIDEAN:
-                    slack[at, m] = found[SLACK]
-                sorting = _count(x[distance], n, stop, found, with_pairs, counts[distance, :, at, m])
-                if sorting:
-                    _integers(x[distance], n, stop, found, integers[n_tasks])
+                    slack[at, m] = ends[SLACK]
+                others, own, pairs = _count(x, n, stop, ends, with_pairs)
+                counts[distance, OTHERS, at, m], counts[distance, OWN, at, m] = others, own
+                counts[distance, PAIRS, at, m] = pairs
+                if pairs == _SORT:
+                    _integers(x, n, stop, ends, integers[n_tasks])
                     tasks[n_tasks, 0], tasks[n_tasks, 1], tasks[n_tasks, 2] = distance, at, m
                     n_tasks += 1
     return n_tasks
 
 
 @compiled
-def _raise(distance: int, x: np.ndarray, n: int, stop: int, size: float, longest: float, found: np.ndarray) -> None:
-    if distance == EUCLIDEAN:
-        raise_euclidean(x, n, stop, size, longest, found)
-    else:
-        raise_cosine(x, n, stop, size, found)
+def _rows(n_keys: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Room for what is computed of one row. Made once: to take a view of an array costs as much as a short loop."""
+    return np.empty(n_keys), np.empty(n_keys), np.empty(n_keys), np.empty(n_keys), np.empty(n_keys)
 
 
 @compiled
-def _count(x: np.ndarray, n: int, stop: int, found: np.ndarray, with_pairs: bool, counts: np.ndarray) -> bool:
-    """Counts of one row, whose first n are raised; true where its inversions take a sort."""
-    low = found[LOWEST]
-    if found[HIGHEST] < low:
-        counts[OWN] = n
-        return False
+def _raised(distance: int, x: np.ndarray, n: int, stop: int, size: float, longest: float) -> Ends:
+    if distance == EUCLIDEAN:
+        return raise_euclidean(x, n, stop, size, longest)
+    return raise_cosine(x, n, stop, size)
+
+
+@compiled
+def _count(x: np.ndarray, n: int, stop: int, ends: Ends, with_pairs: bool) -> tuple[int, int, int]:
+    """Others inside, own inside and inversions of one row, whose first n are raised; _SORT where these take a sort."""
+    low, highest = ends[LOWEST], ends[HIGHEST]
+    if highest < low:
+        return 0, n, 0
+    own = 0
     for k in range(n):
-        counts[OWN] += x[k] < low
-    counts[OTHERS] = _at_most(x, n, stop, found[HIGHEST])
+        own += x[k] < low
+    others = _at_most(x, n, stop, highest)
     if not with_pairs:
-        return False
-    if n > _FEW and found[HIGHEST] > low:
-        return True
-    counts[PAIRS] = _pairs(x, n, stop, low)
-    return False
+        return others, own, 0
+    if n > _FEW and highest > low:
+        return others, own, _SORT
+    return others, own, _pairs(x, n, stop, low)
 
 
 @compiled
@@ -142,10 +152,10 @@ def _pairs(x: np.ndarray, n: int, stop: int, low: float) -> int:
 
 
 @compiled
-def _integers(x: np.ndarray, n: int, stop: int, found: np.ndarray, integers: np.ndarray) -> None:
+def _integers(x: np.ndarray, n: int, stop: int, ends: Ends, integers: np.ndarray) -> None:
     """Distances as integers to sort: twice their place between the two ends, and 1 more for the selected."""
-    low = found[LOWEST]
-    scale = _LEVELS / (found[HIGHEST] - low)
+    low = ends[LOWEST]
+    scale = _LEVELS / (ends[HIGHEST] - low)
     for k in range(n):
         integers[k] = (np.int32(max((x[k] - low) * scale, -1.0)) << 1) | 1
     for k in range(n, stop):
@@ -182,11 +192,13 @@ def _has_lost_order(integers: np.ndarray, n: int) -> bool:
 def _pairs_of(given: tuple[np.ndarray, ...], distance: int, at: int, m: int) -> int:
     """Inversions of one row, from its products on."""
     order, n_candidates, alpha, norm, product, figures, sizes = given
-    terms, x, found, stop = np.empty((3, order.shape[1])), np.empty((2, order.shape[1])), np.empty(4), n_candidates[m]
-    longest = row_terms(order[m], alpha[m], norm[m if len(norm) > 1 else 0], stop, terms[0], terms[1], terms[2])
-    distances(order[m], stop, product[at, m], terms[0], terms[1], terms[2], x[0], x[1])
-    _raise(distance, x[distance], sizes[at], stop, figures[SIZE, at, m], longest, found)
-    return _pairs(x[distance], sizes[at], stop, found[LOWEST])
+    twice, square, inverse, euclidean, cosine = _rows(order.shape[1])
+    n, stop = sizes[at], n_candidates[m]
+    longest = row_terms(order[m], alpha[m], norm[m if len(norm) > 1 else 0], stop, twice, square, inverse)
+    distances(order[m], stop, product[at, m], twice, square, inverse, euclidean, cosine)
+    x = euclidean if distance == EUCLIDEAN else cosine
+    ends = _raised(distance, x, n, stop, figures[SIZE, at, m], longest)
+    return _pairs(x, n, stop, ends[LOWEST])
 
 
 def precision_recall(n: np.ndarray | int, others: np.ndarray, own: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
