@@ -25,6 +25,9 @@ SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _ENTRIES = 1 << 18
 """Products (N, row, key) made at once: in float64 they stay in a core's second-level cache."""
 _QUERIES = 16
+"""Queries of a block at most."""
+_CONTROL = 64
+"""The same of the control, whose random numbers are drawn by block: of other blocks they would be others."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +149,8 @@ class Selections:
         return found
 
     def _blocks(self, queries: np.ndarray, sink: str, draws: int) -> Iterator[tuple[slice, _Block]]:
-        size = max(1, min(_QUERIES, _ENTRIES // (draws * self.n_heads * self.n_tokens)))
+        most = _QUERIES if draws == 1 else _CONTROL
+        size = max(1, min(most, _ENTRIES // (draws * self.n_heads * self.n_tokens)))
         for start in range(0, len(queries), size):
             part = queries[start : start + size]
             yield slice(start, start + len(part)), self._block(part, sink, draws)
