@@ -111,7 +111,7 @@ def _piece(passes: PairPasses, context: StageContext, name: str, pairs: Sequence
 
     kept = context.once(name, compute)
     if not done:  # but by an earlier try
-        context.advance(len(pairs))
+        context.advance(len(pairs), True)
     return kept
 
 
