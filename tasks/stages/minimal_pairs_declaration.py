@@ -55,8 +55,8 @@ class PairCell:
         `published` shares vectors between sequences of one length, and draws every sign anew.
         """
         together = self.pair_noise == SHARED or (self.pair_noise == PUBLISHED and self.cell.arm == "angle" and equal)
-        sharing = {"sharing": 2 if together else 1, "own_vectors": not together}
-        return tuple(replace(displace, **sharing) for displace in self.cell.condition(medians, seed))
+        moved = self.cell.condition(medians, seed)
+        return tuple(replace(one, sharing=2 if together else 1, own_vectors=not together) for one in moved)
 
 
 @dataclass(frozen=True)

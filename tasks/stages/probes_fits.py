@@ -26,7 +26,8 @@ C = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 """Inverse penalties of the logistic regression, from the strongest: each fit begins where the one before it ended."""
 ALPHA = (1e4, 1e3, 1e2, 1e1, 1.0)
 """Penalties of the ridge regression, from the strongest."""
-TOLERANCE, MOST_STEPS = 1e-4, 1_000
+TOLERANCE, MOST_STEPS = 1e-3, 1_000
+"""Of the gradient of the mean loss: ten times tighter takes three times as long and moves accuracies by 0.001."""
 
 
 @dataclass(frozen=True)
@@ -114,9 +115,10 @@ def probe(
     numbers, two folds, or two words to test.
     """
     fit, score = (logistic, Accuracy) if target == "pos" else (ridge, Determination)
-    counts = {"n_train": len(train.labels), "n_test": len(test.labels), "n_classes": len(np.unique(train.labels))}
-    counts["n_classes"] = counts["n_classes"] if target == "pos" else None
-    if len(np.unique(train.labels)) < 2 or len(folds) < 2 or len(test.labels) < 2:
+    n_different = len(np.unique(train.labels))
+    counts: dict[str, Any] = {"n_train": len(train.labels), "n_test": len(test.labels)}
+    counts["n_classes"] = n_different if target == "pos" else None
+    if n_different < 2 or len(folds) < 2 or len(test.labels) < 2:
         return {**counts, **dict.fromkeys(_FIGURES, math.nan), "converged": True}
     x, tested = standardised(train.features, test.features)
     fitted = fit(x, train.labels, tested, folds)
