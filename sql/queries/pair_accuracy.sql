@@ -71,7 +71,7 @@ select
     first_scored
 from conditions as c
 join captures using (capture)
-left join published as p on p.arm = c.arm and p.delta = c.delta
+left join published as p on p.arm = c.arm and p.delta = round(c.delta::double, 6)
 order by
     c.capture, c.task nulls first, c.arm <> 'none', c.protocol, c.layers, c.first_token, c.pair_noise, c.delta_kind, c.delta,
     list_position(['magnitude', 'angle'], c.arm)
