@@ -107,7 +107,7 @@ def _document(plan: _Plan, document: int, context: StageContext, pairs: float) -
 
     kept = context.once(f"layers-{plan.layers[0]}-{plan.layers[-1]}-{len(plan.layers)}-{document}", compute)
     if left := plan.n_runs - done:  # of an earlier try
-        context.advance(pairs * left)
+        context.advance(pairs * left, True)
     return kept
 
 
