@@ -72,6 +72,11 @@ class LayerEnergy:
         return self._sum / self._n
 
     @property
+    def published_observed(self) -> np.ndarray:
+        """The same by the published protocol."""
+        return self._published_sum / self._n
+
+    @property
     def shuffled(self) -> np.ndarray:
         """The same of an ensemble whose documents are permuted at each entry by itself, the mean over permutations.
 
@@ -93,7 +98,7 @@ class LayerEnergy:
                 self._write(layer, head, "exact", name, energy, dominant(energy), rows)
         if "published" in self._parameters.protocols:
             flat = self.published.of_diagonal(np.diagonal(uniform).copy())
-            for name, energy in (("observed", self._published_sum / self._n), ("uniform", flat)):
+            for name, energy in (("observed", self.published_observed), ("uniform", flat)):
                 self._write(layer, head, "published", name, energy, published_dominant(energy), rows)
         highest = [*(lag - 1 for lag in LAG_BANDS[1:]), n_tokens - 1]
         of_layer = {"layer": layer, "head": head_column(head, len(LAG_BANDS))}
