@@ -18,6 +18,14 @@ if TYPE_CHECKING:
     from tasks.registry import Partial, StageContext
 
 
+def one_blas_thread() -> None:
+    """Products on one thread from here on, as torch's in a stage that reads the store alone: the shards under way take
+    the cores, and the same key gives the same bytes with any number of them."""
+    from threadpoolctl import threadpool_limits
+
+    threadpool_limits(limits=1, user_api="blas")
+
+
 def survey(store: ActivationStore, shard: ShardReader, parameters: object, context: StageContext) -> Partial:
     """The documents of one shard: their numbers, lengths, and the shard's own."""
     n = len(shard.documents)

@@ -10,7 +10,7 @@ import numpy as np
 from tasks.kernels.pod_fields import scale_filter, significant
 from tasks.kernels.published_pod import published_dominant, published_filter
 from tasks.kernels.wavelet import default_scales, dominant
-from tasks.stages.ensemble import Ensemble, Share, combine_survey, survey
+from tasks.stages.ensemble import Ensemble, Share, combine_survey, one_blas_thread, survey
 from tasks.stages.multiscale_declaration import LEAST_SNAPSHOTS, ScalogramParameters
 from tasks.stages.pod_blocks import NULLS, Blocks
 from tasks.stages.pod_rows import PodRows
@@ -35,6 +35,7 @@ def per_shard(
 ) -> tuple[Partial, dict[str, int]]:
     """Rows of this shard's share of the layers, each over all documents; modes and coefficients as the part's arrays."""
     assert context.survey is not None  # the stage surveys
+    one_blas_thread()
     ensemble, share = Ensemble.of(store, context.survey), Share.of(store, shard, context)
     sizes = ensemble_sizes(len(ensemble), parameters.n_snapshots)
     writer = PodRows(rows, parameters, sizes, ensemble.n_tokens)

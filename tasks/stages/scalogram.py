@@ -10,7 +10,7 @@ import pyarrow as pa
 from tasks.kernels.lag_field import lag_signals
 from tasks.kernels.published_pod import PublishedEnergy, published_dominant
 from tasks.kernels.wavelet import MorletBank, RowEnergy, default_scales, dominant, shares
-from tasks.stages.ensemble import Ensemble, Share, combine_survey, survey
+from tasks.stages.ensemble import Ensemble, Share, combine_survey, one_blas_thread, survey
 
 if TYPE_CHECKING:
     from storage.tensors import ActivationStore, ShardReader
@@ -28,6 +28,7 @@ def per_shard(
 ) -> tuple[Partial, dict[str, int]]:
     """Rows of this shard's share of the layers, each over all documents."""
     assert context.survey is not None  # the stage surveys
+    one_blas_thread()
     ensemble, share = Ensemble.of(store, context.survey), Share.of(store, shard, context)
     heads = [None, *(range(store.shape.n_heads) if parameters.per_head else ())]
     jobs = [(layer, head) for layer in share.layers for head in heads]
