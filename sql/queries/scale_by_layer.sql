@@ -33,9 +33,9 @@ by_field as (
 masses as (
     select
         capture, layer, head,
-        sum(mass::double) filter (where lag_hi < 8) as mass_to_7,
-        sum(mass::double) filter (where lag_lo >= 8 and lag_hi < 20) as mass_8_to_19,
-        sum(mass::double) filter (where lag_lo >= 20) as mass_from_20
+        coalesce(sum(mass::double) filter (where lag_lo < 8), 0) as mass_to_7,
+        coalesce(sum(mass::double) filter (where lag_lo >= 8 and lag_lo < 20), 0) as mass_8_to_19,
+        coalesce(sum(mass::double) filter (where lag_lo >= 20), 0) as mass_from_20
     from lag_mass
     group by capture, layer, head
 )

@@ -10,13 +10,17 @@ from jaxtyping import Complex128, Float64, Int64
 from tasks.kernels.wavelet import OMEGA0, cone, morlet
 
 
-def queries(n_tokens: int, scale: float, most: int) -> Int64[np.ndarray, "R"]:
+def queries(n_tokens: int, scale: float, most: int) -> Int64[np.ndarray, " R"]:
     """At most so many query positions i ≥ 2√2·a, evenly spaced from the first to the last of the window."""
     first = ceil(2 * sqrt(2.0) * scale)
-    return np.unique(np.linspace(first, n_tokens - 1, most).round().astype(np.int64)) if first < n_tokens else np.empty(0, np.int64)
+    return (
+        np.unique(np.linspace(first, n_tokens - 1, most).round().astype(np.int64))
+        if first < n_tokens
+        else np.empty(0, np.int64)
+    )
 
 
-def row_wavelet(lags: Int64[np.ndarray, "n"], scale: float, omega0: float = OMEGA0) -> Complex128[np.ndarray, "n"]:
+def row_wavelet(lags: Int64[np.ndarray, " n"], scale: float, omega0: float = OMEGA0) -> Complex128[np.ndarray, " n"]:
     """What a row's entries at these lags are multiplied with: Σ_t u(t) conj ψ_a(t − τ) is its W at τ = ⌈√2·a⌉."""
     return morlet(lags - cone(scale), scale, omega0).conj()
 

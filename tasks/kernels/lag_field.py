@@ -20,24 +20,24 @@ class LagField:
         seen = np.tril(np.ones((n_tokens, n_tokens), bool))
         if window is not None:
             seen &= ~np.tril(np.ones_like(seen), -window)
-        self.flat: Int64[np.ndarray, "n"] = np.flatnonzero(seen)
+        self.flat: Int64[np.ndarray, " n"] = np.flatnonzero(seen)
         """Where each entry lies in the flattened T×T field."""
 
     def __len__(self) -> int:
         return len(self.flat)
 
     @cached_property
-    def row(self) -> Int64[np.ndarray, "n"]:
+    def row(self) -> Int64[np.ndarray, " n"]:
         """The query i of each entry."""
         return self.flat // self.n_tokens
 
     @cached_property
-    def lag(self) -> Int64[np.ndarray, "n"]:
+    def lag(self) -> Int64[np.ndarray, " n"]:
         """τ = i − j of each entry, 0 … T−1."""
         return self.row - self.flat % self.n_tokens
 
     @cached_property
-    def starts(self) -> Int64[np.ndarray, "T1"]:
+    def starts(self) -> Int64[np.ndarray, " T1"]:
         """Where the entries of each query begin, and where the last end."""
         return np.searchsorted(self.row, np.arange(self.n_tokens + 1))
 
@@ -51,7 +51,7 @@ class LagField:
         full[..., self.flat] = packed
         return full.reshape(*packed.shape[:-1], self.n_tokens, self.n_tokens)
 
-    def profile(self, packed: Float64[np.ndarray, "n"]) -> Float64[np.ndarray, "T"]:
+    def profile(self, packed: Float64[np.ndarray, " n"]) -> Float64[np.ndarray, " T"]:
         """The mean over queries at each lag; 0 at lags that none sees."""
         count = np.bincount(self.lag, minlength=self.n_tokens)
         return np.bincount(self.lag, packed, self.n_tokens) / np.maximum(count, 1)

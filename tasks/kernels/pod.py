@@ -20,7 +20,7 @@ SMALLEST = 1e-12
 def products(
     left: Float64[np.ndarray, "a n"],
     right: Float64[np.ndarray, "b n"] | None = None,
-    weights: Float64[np.ndarray, "n"] | None = None,
+    weights: Float64[np.ndarray, " n"] | None = None,
 ) -> Float64[np.ndarray, "a b"]:
     """Inner products Σ_e w_e² left_se right_te of snapshots; of those of `left` with each other without `right`.
 
@@ -72,9 +72,9 @@ def centre(products: Float64[np.ndarray, "N N"]) -> Float64[np.ndarray, "N N"]:
 class Decomposition:
     """Eigenvalues λ_k, descending and none below 0, with eigenvectors as columns."""
 
-    eigenvalues: Float64[np.ndarray, "K"]
+    eigenvalues: Float64[np.ndarray, " K"]
     vectors: Float64[np.ndarray, "m K"]
-    captured: Float64[np.ndarray, "K"]
+    captured: Float64[np.ndarray, " K"]
     """v_kᵀ C v_k: how much of the ensemble's energy lies along mode k, measured and not read off the eigenvalues."""
     total: float
     """Trace of C: mean square of a fluctuation."""
@@ -101,19 +101,19 @@ def decompose(covariance: Float64[np.ndarray, "m m"]) -> Decomposition:
     return Decomposition(np.maximum(values[::-1], 0.0), vectors[:, ::-1], captured[::-1], float(diagonal.sum()))
 
 
-def eigenvalues(covariance: Float64[np.ndarray, "m m"]) -> Float64[np.ndarray, "m"]:
-    """Those of C alone, descending and none below 0, which rounding makes of the 0 that the mean leaves; C is used up."""
+def eigenvalues(covariance: Float64[np.ndarray, "m m"]) -> Float64[np.ndarray, " m"]:
+    """Those of C alone, descending and none below 0, as rounding leaves some; C is used up."""
     return np.maximum(eigvalsh(covariance, overwrite_a=True, check_finite=False)[::-1], 0.0)
 
 
-def n_modes(eigenvalues: Float64[np.ndarray, "K"], most: int) -> int:
+def n_modes(eigenvalues: Float64[np.ndarray, " K"], most: int) -> int:
     """How many modes there are, at most `most`: of eigenvalues above 1e-12 λ_1."""
     if not len(eigenvalues) or eigenvalues[0] <= 0:
         return 0
     return min(most, int((eigenvalues > SMALLEST * eigenvalues[0]).sum()))
 
 
-def signs(modes: Float64[np.ndarray, "K n"]) -> Float64[np.ndarray, "K"]:
+def signs(modes: Float64[np.ndarray, "K n"]) -> Float64[np.ndarray, " K"]:
     """±1 that make the entry of largest size of each mode positive, the first where several are."""
     largest = np.abs(modes).argmax(1)
     return np.where(modes[np.arange(len(modes)), largest] < 0, -1.0, 1.0)

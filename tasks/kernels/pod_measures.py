@@ -29,7 +29,7 @@ class Decay:
         return np.inf if self.beta == 0 else 1 / self.beta
 
 
-def decay(eigenvalues: Float64[np.ndarray, "K"]) -> Decay:
+def decay(eigenvalues: Float64[np.ndarray, " K"]) -> Decay:
     """Least squares of ln λ_k on ln k, k = 1 … 30, over λ_k > 1e-12 λ_1; NaN with fewer than three points.
 
     eigenvalues: descending, not negative. beta ≥ 0; r2 in 0 … 1, NaN where all are equal; se: standard error of beta.
@@ -48,7 +48,7 @@ def decay(eigenvalues: Float64[np.ndarray, "K"]) -> Decay:
     return Decay(0.0 if equal else max(-slope, 0.0), np.nan if equal else 1 - left / spread, float(se))
 
 
-def effective_rank(eigenvalues: Float64[np.ndarray, "K"], epsilon: float) -> int | None:
+def effective_rank(eigenvalues: Float64[np.ndarray, " K"], epsilon: float) -> int | None:
     """H*(ε) = min{n : Σ_{k>n} λ_k / Σ λ ≤ ε}; None where there is no energy. ε to a relative 1e-12."""
     total = eigenvalues.sum()
     if not total > 0:

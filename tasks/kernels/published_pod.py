@@ -21,7 +21,7 @@ class PublishedEnergy:
     for f > 0, by a Fourier transform of length 2T; the wavelet has one energy at every scale.
     """
 
-    def __init__(self, n_tokens: int, scales: Float64[np.ndarray, "S"], omega0: float = OMEGA0) -> None:
+    def __init__(self, n_tokens: int, scales: Float64[np.ndarray, " S"], omega0: float = OMEGA0) -> None:
         frequency = fft.fftfreq(2 * n_tokens)
         a = np.asarray(scales, np.float64)[:, None]
         waves = np.sqrt(2 * np.pi * a) * np.exp(-0.5 * (2 * np.pi * frequency * a - omega0) ** 2) * (frequency > 0)
@@ -32,13 +32,13 @@ class PublishedEnergy:
             for signal in (spike, constant)
         )
 
-    def of_diagonal(self, diagonal: Float64[np.ndarray, "T"]) -> Float64[np.ndarray, "S"]:
+    def of_diagonal(self, diagonal: Float64[np.ndarray, " T"]) -> Float64[np.ndarray, " S"]:
         """Of one field, from what its queries give to themselves."""
         square = diagonal**2
         return (square[:-1].sum() * self._of_spike + square[-1] * self._of_constant) / len(diagonal)
 
 
-def published_dominant(energy: Float64[np.ndarray, "S"]) -> Bool[np.ndarray, "S"]:
+def published_dominant(energy: Float64[np.ndarray, " S"]) -> Bool[np.ndarray, " S"]:
     """The four scales of largest energy, local maxima or not; ties go to the finer."""
     chosen = np.zeros(len(energy), bool)
     if energy.max(initial=0.0) > 0:

@@ -19,7 +19,7 @@ BANDS = (7.0, 20.0)
 _MOST_DOMINANT = 4
 
 
-def default_scales(n_tokens: int) -> Float64[np.ndarray, "S"]:
+def default_scales(n_tokens: int) -> Float64[np.ndarray, " S"]:
     """20 scales from 2 to min(64, T/4), evenly spaced in their logarithm; T at least 16."""
     if n_tokens < LEAST_TOKENS:
         raise ValueError(f"expected a window of at least {LEAST_TOKENS} tokens, got {n_tokens}")
@@ -44,7 +44,7 @@ class MorletBank:
     row, 2⌈√2·a⌉ ≤ T − 1; ValueError for any other.
     """
 
-    def __init__(self, n_tokens: int, scales: Float64[np.ndarray, "S"], omega0: float = OMEGA0) -> None:
+    def __init__(self, n_tokens: int, scales: Float64[np.ndarray, " S"], omega0: float = OMEGA0) -> None:
         self.n_tokens, self.scales, self.omega0 = n_tokens, np.asarray(scales, np.float64), omega0
         beyond = [float(a) for a in self.scales if a <= 0 or 2 * cone(a) > n_tokens - 1]
         if beyond or not len(self.scales):
@@ -90,18 +90,18 @@ class RowEnergy:
         inside = np.arange(margin, self.bank.n_tokens - margin) <= rows - margin
         return inside / inside.sum(1, keepdims=True)
 
-    def of_signals(self, signals: Float64[np.ndarray, "T T"]) -> Float64[np.ndarray, "S"]:
+    def of_signals(self, signals: Float64[np.ndarray, "T T"]) -> Float64[np.ndarray, " S"]:
         """Of one field, as its lag signals."""
         spectrum = self.bank.spectrum(signals)
         return self._mean(spectrum, lambda part, at: np.square(np.abs(self.bank.transform(part, at))))
 
-    def of_noise(self, variance: Float64[np.ndarray, "T T"]) -> Float64[np.ndarray, "S"]:
+    def of_noise(self, variance: Float64[np.ndarray, "T T"]) -> Float64[np.ndarray, " S"]:
         """The mean over fields of independent entries with mean 0 and this variance, laid out as lag signals."""
         return self._mean(self.bank.spectrum(variance), self.bank.spread)
 
     def _mean(
-        self, spectrum: Complex128[np.ndarray, "T L"], energy: Callable[[np.ndarray, int], np.ndarray]
-    ) -> Float64[np.ndarray, "S"]:
+        self, spectrum: Complex128[np.ndarray, "T L"], energy: Callable[[np.ndarray, " int"], np.ndarray]
+    ) -> Float64[np.ndarray, " S"]:
         found = np.empty(len(self.bank.scales))
         for at, (scale, first, weights) in enumerate(zip(self.bank.scales, self._first, self._weights, strict=True)):
             margin = cone(scale)
@@ -110,7 +110,7 @@ class RowEnergy:
         return found
 
 
-def dominant(energy: Float64[np.ndarray, "S"]) -> Bool[np.ndarray, "S"]:
+def dominant(energy: Float64[np.ndarray, " S"]) -> Bool[np.ndarray, " S"]:
     """Which scales stand out: interior local maxima, at most 4 by energy; without any, the one of largest energy.
 
     A run of equal energies counts as its first. NaN, and energies that are all 0, have none.
@@ -124,7 +124,7 @@ def dominant(energy: Float64[np.ndarray, "S"]) -> Bool[np.ndarray, "S"]:
     return chosen
 
 
-def shares(energy: Float64[np.ndarray, "S"]) -> Float64[np.ndarray, "S"]:
+def shares(energy: Float64[np.ndarray, " S"]) -> Float64[np.ndarray, " S"]:
     """Of all scales' energy; NaN where there is none."""
     total = energy.sum()
     return energy / total if total > 0 else np.full(len(energy), np.nan)

@@ -77,7 +77,7 @@ def _write(layer: int, scale: float, asked: np.ndarray, waves: np.ndarray, draws
         random = np.random.Generator(np.random.Philox(seed_for(seed, "coherency", layer, scale, draw)))
         null += coherency(shuffled(waves, random), waves) / draws
     i, j = np.triu_indices(len(asked))
-    columns = {"query_i": asked[i].astype(np.int32), "query_j": asked[j].astype(np.int32)}
+    columns: dict[str, np.ndarray] = {"query_i": asked[i].astype(np.int32), "query_j": asked[j].astype(np.int32)}
     columns |= {"gamma": gamma[i, j], "gamma_null": null[i, j]}
     rows.add("coherency", {"layer": layer, "scale": np.float32(scale), "lag": cone(scale), **columns})
     return int(np.isnan(gamma[i, j]).sum())

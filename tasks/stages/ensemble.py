@@ -70,8 +70,10 @@ class Ensemble:
     def __len__(self) -> int:
         return len(self.documents)
 
-    def fields(self, layer: int, head: int | None = None, start: int = 0, stop: int | None = None) -> Iterator[np.ndarray]:
-        """The fields (T, T) of a layer, float64, of the snapshots `start` to `stop`: the mean over heads, or one head."""
+    def fields(
+        self, layer: int, head: int | None = None, start: int = 0, stop: int | None = None
+    ) -> Iterator[np.ndarray]:
+        """The fields (T, T) of a layer, float64, of snapshots `start` to `stop`: the mean over heads, or one."""
         wanted = self.documents[start:stop]
         for shard, docs in self.shards.items():
             asked = sorted(set(docs) & set(wanted))

@@ -28,7 +28,9 @@ def _require(ok: bool, expected: str, got: object, where: str) -> None:
 
 def _check(stage: str, omega0: float, scales: tuple[float, ...], protocols: tuple[str, ...] = PROTOCOLS) -> None:
     """What the three stages' parameters have in common."""
-    _require(5 <= omega0 <= 12, "a frequency from 5 to 12 (below 5 the wavelet's mean is not 0)", omega0, f"{stage}.omega0")
+    _require(
+        5 <= omega0 <= 12, "a frequency from 5 to 12 (below 5 the wavelet's mean is not 0)", omega0, f"{stage}.omega0"
+    )
     fine = [a for a in scales if not _LEAST_SCALE <= a < float("inf")]
     _require(not fine, f"scales of at least {_LEAST_SCALE:g} lag", ", ".join(map(str, fine)), f"{stage}.scales")
     _require(list(scales) == sorted(set(scales)), "scales in ascending order, each once", scales, f"{stage}.scales")

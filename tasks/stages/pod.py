@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,8 +12,8 @@ from tasks.kernels.published_pod import published_dominant, published_filter
 from tasks.kernels.wavelet import default_scales, dominant
 from tasks.stages.ensemble import Ensemble, Share, combine_survey, one_blas_thread, survey
 from tasks.stages.multiscale_declaration import LEAST_SNAPSHOTS, ScalogramParameters
-from tasks.stages.pod_blocks import NULLS, Blocks
-from tasks.stages.pod_rows import PodRows
+from tasks.stages.pod_blocks import NULLS, Blocks, Source
+from tasks.stages.pod_rows import FULL, PodRows
 from tasks.stages.pod_spectra import OBSERVED_SOURCE, Arrays, Spectra
 from tasks.stages.scalogram import LayerEnergy
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 __all__ = ["combine", "combine_survey", "finish", "per_shard", "survey"]
 
+Filters = dict[str, np.ndarray | None]
+
 PUBLISHED_SNAPSHOTS = 150
 """N of the published figures."""
-FULL = "full"
-"""The unfiltered field, among a layer's filters."""
 
 
 def per_shard(
     store: ActivationStore, shard: ShardReader, parameters: PodParameters, context: StageContext, rows: Rows
 ) -> tuple[Partial, dict[str, int]]:
-    """Rows of this shard's share of the layers, each over all documents; modes and coefficients as the part's arrays."""
+    """Rows of this shard's share of the layers, over all documents; modes and coefficients as the part's arrays."""
     assert context.survey is not None  # the stage surveys
     one_blas_thread()
     ensemble, share = Ensemble.of(store, context.survey), Share.of(store, shard, context)
@@ -48,7 +48,9 @@ def per_shard(
         work = LayerPod(blocks, sizes, parameters, context.seed)
         arrays = context.once(place, lambda work=work, step=step: work.run(step.done))  # type: ignore[misc]
         writer.write(layer, head, arrays, blocks.lags)
-        kept |= {f"{place}/{name}": x for name, x in arrays.items() if name.endswith(("/mode", "/coefficient"))}
+        kept |= {
+            f"{place}/{name}": x for name, x in arrays.items() if name.endswith(("/mode", "/coefficient", "/exact"))
+        }
         step.done(1)
     share.done(1)
     quality = {"constant_ensembles": writer.n_constant}
@@ -80,16 +82,18 @@ class LayerPod:
         self._blocks, self._parameters = blocks, parameters
         self._spectra = Spectra(blocks, sizes, parameters.modes, parameters.epsilons, seed)
 
-    def run(self, done: object) -> Arrays:
+    def run(self, done: Callable[[float], None]) -> Arrays:
         """`scales/exact` and `scales/published`: those of the filters; the rest as `Spectra.run` names it."""
         found = self._scales()
-        lags, filters, published = self._blocks.lags.lag, {FULL: None}, {}
+        lags = self._blocks.lags.lag
+        filters: Filters = {FULL: None}
+        published: Filters = {}
         if self._blocks.head is None:
             filters |= {f"exact-{at}": scale_filter(lags, a) for at, a in enumerate(found["scales/exact"])}
             for at, a in enumerate(found["scales/published"]):
                 published[f"published-{at}"] = significant(published_filter(lags, a))
         nulls = [(field, draw) for field in NULLS for draw in range(self._parameters.draws)]
-        work = {OBSERVED_SOURCE: {**filters, **published}, **dict.fromkeys(nulls, filters)}
+        work: dict[Source, Filters] = {OBSERVED_SOURCE: {**filters, **published}, **dict.fromkeys(nulls, filters)}
         return found | self._spectra.run(work, done)
 
     def _scales(self) -> Arrays:

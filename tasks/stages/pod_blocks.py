@@ -36,7 +36,7 @@ class Blocks:
         self._kept: OrderedDict[tuple[Source, int], np.ndarray] = OrderedDict()
 
     def __len__(self) -> int:
-        return -(-len(self.ensemble) // self.size)
+        return len(self.slices())
 
     def slices(self) -> list[slice]:
         """The snapshots of each block."""

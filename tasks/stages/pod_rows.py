@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tasks.stages.multiscale_declaration import PodParameters
 
 FULL = "full"
+"""The unfiltered field, among a layer's filters."""
 
 
 class PodRows:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,9 +31,7 @@ class Spectra:
     epsilons: Sequence[float]
     seed: int
 
-    def run(
-        self, work: Mapping[Source, Mapping[str, np.ndarray | None]], done: Callable[[float], None]
-    ) -> Arrays:
+    def run(self, work: Mapping[Source, Mapping[str, np.ndarray | None]], done: Callable[[float], None]) -> Arrays:
         """The eigenvalues of each source under each of its filters (name → weights), and the observed ones' modes."""
         found: Arrays = {}
         steps = [(source, name, weights) for source, filters in work.items() for name, weights in filters.items()]
@@ -68,7 +66,7 @@ class Spectra:
         ranks = [effective_rank(decomposition.eigenvalues, epsilon) for epsilon in self.epsilons]
         return np.array([np.nan if h is None else decomposition.reconstruction_error(h) for h in ranks])
 
-    def _of_snapshots(self, source: Source, weights: np.ndarray | None):  # type: ignore[no-untyped-def]
+    def _of_snapshots(self, source: Source, weights: np.ndarray | None) -> Iterator[tuple[int, np.ndarray]]:
         """(size, C = U Uᵀ / size) of each size, the whole ensemble last."""
         blocks, parts, n = self.blocks, self.blocks.slices(), self.sizes[-1]
         if len(parts) == 1:
@@ -87,7 +85,7 @@ class Spectra:
             part /= size
             yield size, part
 
-    def _of_entries(self, source: Source, weights: np.ndarray | None):  # type: ignore[no-untyped-def]
+    def _of_entries(self, source: Source, weights: np.ndarray | None) -> Iterator[tuple[int, np.ndarray]]:
         """(size, covariance of entries) of each size; each snapshot is met once."""
         n, n_entries = self.sizes[-1], len(self.blocks.lags)
         tier = np.full(n, len(self.sizes) - 1)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["combine", "combine_survey", "finish", "per_shard", "survey"]
 
 LAG_BANDS = (0, 1, 8, 20)
-"""Where the bands of lags begin: the query itself, up to 7, up to 19, and the rest."""
+"""Where the bands of lags begin: the query itself, up to 7, up to 19, and the rest; those inside the window."""
 
 
 def per_shard(
@@ -51,7 +51,12 @@ class LayerEnergy:
         self.scales = np.asarray(parameters.scales) if parameters.scales else default_scales(n_tokens)
         self.energy = RowEnergy(MorletBank(n_tokens, self.scales, parameters.omega0))
         self.published = PublishedEnergy(n_tokens, self.scales, parameters.omega0)
-        self._sum, self._published_sum, self._mass = np.zeros(len(self.scales)), np.zeros(len(self.scales)), np.zeros(4)
+        self._bands = tuple(lag for lag in LAG_BANDS if lag < n_tokens)
+        self._sum, self._published_sum, self._mass = (
+            np.zeros(len(self.scales)),
+            np.zeros(len(self.scales)),
+            np.zeros(len(self._bands)),
+        )
         self._mean, self._squares, self._n = np.zeros((n_tokens, n_tokens)), np.zeros((n_tokens, n_tokens)), 0
 
     def add(self, field: np.ndarray) -> None:
@@ -65,7 +70,7 @@ class LayerEnergy:
         step = signals - self._mean  # Welford's mean and sum of squares
         self._mean += step / self._n
         self._squares += step * (signals - self._mean)
-        self._mass += np.add.reduceat(signals[-(-n_tokens // 4) :].mean(0), LAG_BANDS)
+        self._mass += np.add.reduceat(signals[-(-n_tokens // 4) :].mean(0), self._bands)
 
     @property
     def observed(self) -> np.ndarray:
@@ -101,9 +106,9 @@ class LayerEnergy:
             flat = self.published.of_diagonal(np.diagonal(uniform).copy())
             for name, energy in (("observed", self.published_observed), ("uniform", flat)):
                 self._write(layer, head, "published", name, energy, published_dominant(energy), rows)
-        highest = [*(lag - 1 for lag in LAG_BANDS[1:]), n_tokens - 1]
-        of_layer = {"layer": layer, "head": head_column(head, len(LAG_BANDS))}
-        bands = {"lag_lo": np.asarray(LAG_BANDS, np.int32), "lag_hi": np.asarray(highest, np.int32)}
+        highest = [*(lag - 1 for lag in self._bands[1:]), n_tokens - 1]
+        of_layer = {"layer": layer, "head": head_column(head, len(self._bands))}
+        bands = {"lag_lo": np.asarray(self._bands, np.int32), "lag_hi": np.asarray(highest, np.int32)}
         rows.add("lag_mass", {**of_layer, **bands, "mass": self._mass / self._n})
 
     def _write(

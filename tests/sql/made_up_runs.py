@@ -16,6 +16,7 @@ from storage.tables import PartWriter, write_table
 from tasks.registry import tables
 from tests.sql.made_up import DOCS, LAYERS, PER_LAYER, Columns, capture_columns, whole_columns
 from tests.sql.made_up_choices import choices_columns
+from tests.sql.made_up_multiscale import coherency_columns, pod_columns, scalogram_columns
 from tests.sql.made_up_replays import ablation_columns, masking_columns, pruning_columns, sink_columns
 from tests.sql.made_up_selection import SELECTION_PER_LAYER, taxonomy_columns
 
@@ -29,6 +30,9 @@ FINALS: dict[str, Callable[[], dict[str, Columns]]] = {
     "contributions": whole_columns,
     "taxonomy": taxonomy_columns,
     "choices": choices_columns,
+    "scalogram": scalogram_columns,
+    "pod": pod_columns,
+    "coherency": coherency_columns,
 }
 """Stages with rows over the whole capture."""
 REPLAYS: dict[str, tuple[str, Callable[[range, Columns], Columns]]] = {

@@ -26,11 +26,14 @@ NAMES = (
         "class_stability",
         "convexity",
         "critical_heads",
+        "effective_rank",
         "factor_shares",
         "faithfulness_curve",
+        "head_allocation",
         "head_classes",
     ),
-    *("pruning_curve", "score_hierarchy", "separability", "sink_effect", "sink_removal_effect", "sink_suppression"),
+    *("pruning_curve", "published_vs_exact", "rank_by_class", "scale_by_layer"),
+    *("score_hierarchy", "separability", "sink_effect", "sink_removal_effect", "sink_suppression"),
 )
 
 
