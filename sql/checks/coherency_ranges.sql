@@ -9,8 +9,9 @@ with measured as (
             when lag <> ceil(sqrt(2) * scale::double - 1e-5) then 1
             when (gamma is null) <> (gamma_null is null) then 1
             when gamma is null then 0
-            when query_i = query_j then abs(gamma - 1)
-            else greatest(gamma - 1, -gamma, gamma_null - 1, -gamma_null)
+            else greatest(
+                gamma - 1, -gamma, gamma_null - 1, -gamma_null, case when query_i = query_j then abs(gamma - 1) end
+            )
         end as error,
         1e-5 as tolerance
     from coherency
