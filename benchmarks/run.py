@@ -17,6 +17,7 @@ def main() -> None:
         ("stage", text),
         ("masking", text),
         ("masking", text, "--grid"),
+        ("ablation", text),
         ("selection", text),
         ("capture", text),
         ("storage", text),

@@ -10,7 +10,8 @@ from typing import Any
 from duckdb import DuckDBPyConnection
 
 from flows.console import output, plain
-from flows.findings import choices_lines, masking_lines, sink_lines, taxonomy_lines
+from flows.findings import choices_lines, masking_lines, sink_lines
+from flows.head_findings import head_ablation_lines, pruning_lines, selection_lines, taxonomy_lines
 from flows.outcome import Outcome
 from storage.filesystem import open_runs
 from storage.layout import WAREHOUSE, Layout
@@ -59,7 +60,10 @@ def tell_found(runs: str, outcome: Outcome) -> None:
 def _found(connection: DuckDBPyConnection, capture: str, done: Collection[str]) -> list[str]:
     telling = {
         "contributions": _contribution_lines,
+        "selection": selection_lines,
         "taxonomy": taxonomy_lines,
+        "head_ablation": head_ablation_lines,
+        "pruning": pruning_lines,
         "masking": masking_lines,
         "sink": sink_lines,
         "choices": choices_lines,

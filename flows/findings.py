@@ -1,4 +1,4 @@
-"""What the stages that run the model again, or class its heads, found: a few lines, from the named queries."""
+"""What the stages that mask, and that ask questions, found: a few lines, from the named queries."""
 
 from __future__ import annotations
 
@@ -80,15 +80,6 @@ def sink_lines(connection: DuckDBPyConnection, capture: str) -> Iterator[str]:
 def _interval(row: dict[str, Any]) -> str:
     low, high = row["nll_change_lo"], row["nll_change_hi"]
     return "" if low is None else f" (95 % interval {low:+.3f} to {high:+.3f})"
-
-
-def taxonomy_lines(connection: DuckDBPyConnection, capture: str) -> Iterator[str]:
-    """Shares of the classes of heads, by the rule of the plurality."""
-    rows = query(connection, "head_classes", {"capture": capture}).to_pylist()
-    shares = {row["class"]: row["share"] for row in rows if row["rule"] == "plurality"}
-    if shares:
-        told = ", ".join(f"{name.capitalize()} {share:.0%}" for name, share in shares.items())
-        yield f"Heads by where their heaviest contribution stands (plurality): {told}."
 
 
 def choices_lines(connection: DuckDBPyConnection, capture: str) -> Iterator[str]:

@@ -25,7 +25,11 @@ class Display(Protocol):
 
     def begin(self, kind: str, total: float, unit: str) -> None: ...
 
-    def advance(self, kind: str, step: float) -> None: ...
+    def advance(self, kind: str, step: float, restored: bool = False) -> None:
+        """A step forward; restored: of an earlier try, which the rate leaves out."""
+
+    def note(self, kind: str, note: str) -> None:
+        """Something that a user must know now."""
 
     def end(self, kind: str) -> None: ...
 
@@ -41,18 +45,22 @@ class Lines:
         self._lock = threading.Lock()
 
     def begin(self, kind: str, total: float, unit: str) -> None:
-        self._total, self._unit, self._done = total, unit, 0.0
+        self._total, self._unit, self._done, self._restored = total, unit, 0.0, 0.0
         self._began = self._told = time.monotonic()
 
-    def advance(self, kind: str, step: float) -> None:
+    def advance(self, kind: str, step: float, restored: bool = False) -> None:
         with self._lock:
             self._done += step
+            self._restored += step if restored else 0.0
             now = time.monotonic()
             if now - self._told < self._every:
                 return
             self._told = now
-            line = f"{kind}: {pace(self._done, self._total, now - self._began, self._unit)}"
+            line = f"{kind}: {pace(self._done, self._total, now - self._began, self._unit, self._restored)}"
         self._write(line)
+
+    def note(self, kind: str, note: str) -> None:
+        self._write(f"{kind}: {note}")
 
     def end(self, kind: str) -> None:
         """Nothing is left to tell: the flow's own summary follows."""
@@ -69,7 +77,7 @@ class Bars:
         self._console, self._after = console, after_s
 
     def begin(self, kind: str, total: float, unit: str) -> None:
-        from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, TextColumn
         from rich.progress import Progress as RichProgress
 
         self._bars = RichProgress(
@@ -77,21 +85,25 @@ class Bars:
             BarColumn(),
             TextColumn("{task.completed:,.0f}" + ("/{task.total:,.0f}" if total else "") + " {task.fields[unit]}"),
             TextColumn("{task.fields[rate]}"),
-            TimeRemainingColumn(),
             console=self._console,
             transient=True,
         )
         self._task = self._bars.add_task(kind, total=total or None, unit=unit, rate="", visible=False)
-        self._done, self._began, self._unit = 0.0, time.monotonic(), unit
+        self._total, self._unit, self._done, self._restored = total, unit, 0.0, 0.0
+        self._began = time.monotonic()
         self._lock = threading.Lock()
         self._bars.start()
 
-    def advance(self, kind: str, step: float) -> None:
+    def advance(self, kind: str, step: float, restored: bool = False) -> None:
         with self._lock:
             self._done += step
+            self._restored += step if restored else 0.0
             elapsed = time.monotonic() - self._began
-            rate = f"{_figure(self._done / max(elapsed, 1e-9))} {self._unit}/s"
+            rate = _rate(self._done, self._total, max(elapsed, 1e-9), self._unit, self._restored)
             self._bars.update(self._task, completed=self._done, rate=rate, visible=elapsed >= self._after)
+
+    def note(self, kind: str, note: str) -> None:
+        self._console.print(f"{kind}: {note}", markup=False, highlight=False)
 
     def refresh(self) -> None:
         """Draw now, instead of at the next tenth of a second."""
@@ -104,11 +116,20 @@ class Bars:
         return self._console.status(what)
 
 
-def pace(done: float, total: float, elapsed_s: float, unit: str) -> str:
-    """'1,024/4,096 tokens, 512 tokens/s, 6 s left'; a total of 0 is one that nobody knows."""
-    rate = done / elapsed_s if elapsed_s else 0.0
-    left = f", {_span((total - done) / rate)} left" if 0 < done < total else ""
-    return f"{done:,.0f}{f'/{total:,.0f}' if total else ''} {unit}, {_figure(rate)} {unit}/s{left}"
+def pace(done: float, total: float, elapsed_s: float, unit: str, restored: float = 0.0) -> str:
+    """'1,024/4,096 tokens, 512 tokens/s, 6 s left'; a total of 0 is one that nobody knows.
+
+    restored: how many of those done are an earlier try's.
+    """
+    count = f"{done:,.0f}{f'/{total:,.0f}' if total else ''} {unit}"
+    return f"{count}, {_rate(done, total, elapsed_s, unit, restored)}"
+
+
+def _rate(done: float, total: float, elapsed_s: float, unit: str, restored: float) -> str:
+    """'512 tokens/s, 6 s left', from what was done here and now."""
+    rate = (done - restored) / elapsed_s if elapsed_s else 0.0
+    left = f", {_span((total - done) / rate)} left" if rate > 0 and done < total else ""
+    return f"{_figure(rate)} {unit}/s{left}"
 
 
 def _figure(rate: float) -> str:
@@ -152,8 +173,12 @@ def work(kind: str, total: float, unit: str) -> Iterator[None]:
     display.begin(kind, total, unit)
 
     def listener(progress: Progress) -> None:
-        if progress.kind == kind:
-            display.advance(kind, progress.step)
+        if progress.kind != kind:
+            return
+        if progress.note:
+            display.note(kind, progress.note)
+        if progress.step:
+            display.advance(kind, progress.step, progress.restored)
 
     try:
         with listening(listener):

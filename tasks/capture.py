@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import contextmanager
+from functools import partial as bind
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from tasks.models.rebuilding import rebuild_of, sink_logits
 from tasks.models.run import TapSettings, capture_batch, listen
 from tasks.planning import read_windows
 from tasks.prepared import Prepared
-from tasks.progress import Progress, emit
+from tasks.progress import Progress, emit, waits
 from tasks.shard import Work, publish_once
 
 if TYPE_CHECKING:
@@ -61,7 +62,8 @@ def capture_shards(runs: str, capture: str, shards: Sequence[int]) -> list[int]:
 
 def _publish_shard(prepared: Prepared, shard: int, compute: Any) -> bool:
     layout = prepared.layout
-    return publish_once(prepared.fs, layout, layout.shard_record(shard), f"shard-{shard:05d}", compute)
+    wait = bind(waits, "capture", f"shard {shard}")
+    return publish_once(prepared.fs, layout, layout.shard_record(shard), f"shard-{shard:05d}", compute, wait)
 
 
 def warm_up(runs: str, capture: str) -> None:

@@ -19,7 +19,10 @@ class Progress:
     kind: str
     step: float
     unit: str
+    restored: bool = False
+    """Done by an earlier try: it counts as done, and says nothing of how fast the work goes."""
     note: str = ""
+    """What a user must know now, as a rule with a step of 0: that the work waits for another process."""
 
 
 Listener = Callable[[Progress], None]
@@ -30,6 +33,11 @@ def emit(progress: Progress) -> None:
     """Tell every listener; called from worker threads, so listeners must not block."""
     for listener in tuple(_listeners):
         listener(progress)
+
+
+def waits(kind: str, part: str) -> None:
+    """Tell that another process holds a part of this work, and that this one waits until that has done it."""
+    emit(Progress(kind, 0, "", note=f"another run is at work on {part}; waiting until it is done"))
 
 
 @contextmanager

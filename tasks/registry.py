@@ -38,15 +38,21 @@ class Rows(Protocol):
     def add(self, table: str, columns: Mapping[str, Any]) -> None: ...
 
 
+class Advance(Protocol):
+    """How a stage tells what it has done."""
+
+    def __call__(self, done: float, restored: bool = False, /) -> None: ...
+
+
 @dataclass(frozen=True)
 class StageContext:
     """What a stage may know besides the store and its parameters."""
 
     stage_key: str
     seed: int
-    advance: Callable[[float], None] = field(default=lambda _layers: None, compare=False)
+    advance: Advance = field(default=lambda _done, _restored=False: None, compare=False)
     """Called with the number of (document, layer) pairs just done, for progress, and of a replay with shares of them;
-    of a stage that counts other units, with those."""
+    of a stage that counts other units, with those. A second argument, true, says that an earlier try did them."""
     replay: CapturedReplay | None = field(default=None, compare=False)
     """The captured model, to run again; None in a stage that needs none."""
     survey: Partial | None = field(default=None, compare=False)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from functools import partial as bind
 from typing import TYPE_CHECKING, Any
 
 from storage.arrays import read_arrays, write_arrays
 from storage.chosen_parts import ALL_HEADS, ALL_POSITIONS
 from storage.errors import UsageError
 from tasks.prepared import Prepared
-from tasks.progress import Progress, emit
+from tasks.progress import Progress, emit, waits
 from tasks.registry import Stage, StageContext
 from tasks.shard import Work, publish_once
 from tasks.stage_record import StageRun
@@ -63,8 +64,8 @@ def stage_context(
     """What a stage may know; `kind` names the work in the progress, the stage by default."""
     of_unit = len(store.shape.kept_layers) if declared.units is None else 1
 
-    def advance(done: float) -> None:
-        emit(Progress(kind or run.stage, done / of_unit, declared.unit))
+    def advance(done: float, restored: bool = False) -> None:
+        emit(Progress(kind or run.stage, done / of_unit, declared.unit, restored))
 
     return StageContext(run.key, run.seed, advance, **more)
 
@@ -73,7 +74,8 @@ def publish_part(prepared: Prepared, run: StageRun, part: str, compute: Callable
     """Do a part of the stage unless it is done; True if it was done here and now."""
     layout = prepared.layout
     name = f"{run.stage}-{run.key[:16]}-{part}"
-    return publish_once(prepared.fs, layout, layout.part_record(run.stage, run.key, part), name, compute)
+    record, wait = layout.part_record(run.stage, run.key, part), bind(waits, run.stage, f"part {part}")
+    return publish_once(prepared.fs, layout, record, name, compute, wait)
 
 
 def keep_partial(prepared: Prepared, run: StageRun, part: str, partial: Partial, staging: str, work: Work) -> None:

@@ -70,7 +70,7 @@ def _steps() -> Callable[[TrainProgress], None]:
 
     def tell(now: TrainProgress) -> None:
         nonlocal done
-        emit(Progress("train", now.step - done if done else 1, "steps", f"{now.loss:.3f} nats"))
+        emit(Progress("train", now.step - done if done else 1, "steps"))
         done = now.step
 
     return tell

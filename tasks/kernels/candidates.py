@@ -2,65 +2,60 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
-import torch
-from jaxtyping import Bool, Float32, Float64, Int64
-from torch import Tensor
+from jaxtyping import Float32, Float64, Int64, UInt32
 
-_HIDDEN = 0x7FFFFFFF << 32
-"""Sorts behind every score, as key 0."""
+from tasks.kernels.compiled import compiled
+from tasks.kernels.scratch import Scratch
 
-
-@dataclass(frozen=True)
-class Ranked:
-    """Candidates of a block of rows (key/value head, row), best first; columns beyond a row's own number are empty."""
-
-    n: Int64[Tensor, " M"]
-    """Candidates of each row; the rows of all key/value heads are of the same queries."""
-    key: Int64[Tensor, "G M W"]
-    """Key, counted from the block's first; 0 where empty."""
-    alpha: Float64[Tensor, "G M W"]
-    """0 where empty."""
-    norm: Float64[Tensor, "G M W"]
-    """‖v‖ of the key."""
-    whole: int
-    """Columns below this are empty in no row."""
-    empty: Bool[Tensor, "M E"]
-    """Which of the columns from `whole` on are empty."""
-
-    def hide(self, columns: Float64[Tensor, "G M W"], value: float) -> None:
-        """Put a value where a row has no candidate."""
-        if self.empty.shape[1]:
-            columns[..., self.whole :].masked_fill_(self.empty, value)
+_LAST = 0x7FFFFFFF << 32
+"""Sorts behind every score."""
 
 
 def ranked(
-    score: Float32[Tensor, "G M K"],
-    candidate: Bool[Tensor, "M K"],
-    alpha: Float64[Tensor, "G M K"],
-    norm: Float64[Tensor, "G Mn K"],
-) -> Ranked:
-    """Sort each row's candidates by score ≥ 0, the largest first, ties to the smaller key.
+    score: Float32[np.ndarray, "M K"],
+    factor: Float64[np.ndarray, "Mf K"],
+    first: Int64[np.ndarray, " M"],
+    last: Int64[np.ndarray, " M"],
+    scratch: Scratch,
+) -> UInt32[np.ndarray, "M K"]:
+    """The candidates [first, last) of each row by score · factor ≥ 0, the largest first, ties to the smaller key.
 
-    The bits of a float32 ≥ 0 rise with it, so score and key make one integer each, and one plain sort of integers does
-    both. `norm` has a row per row of scores, or one for all.
+    Products are compared as float32. `factor` has a row per row of scores, or one for all, or none and is 1. What
+    stands behind a row's last candidate has no meaning. The bits of a float32 ≥ 0 rise with it, so score and key make
+    one integer each, and one plain sort of integers does both.
     """
-    n = candidate.sum(1)
-    width = int(n.max())
-    packed = (score + 0.0).view(torch.int32).long()  # −0 becomes 0
-    packed = torch.add(torch.arange(score.shape[2]), packed, alpha=-(1 << 32)).masked_fill_(~candidate, _HIDDEN)
-    packed.numpy().sort(axis=-1)
-    key = packed[..., :width].bitwise_and(0xFFFFFFFF)
-    whole = int(n.min())
-    empty = torch.arange(whole, width) >= n[:, None]
-    sorted_alpha = alpha.gather(2, key)
-    found = Ranked(n, key, sorted_alpha, norm.expand_as(alpha).gather(2, key), whole, empty)
-    found.hide(sorted_alpha, 0.0)
-    return found
+    packed = scratch.take("packed", score.shape, np.int64)
+    _pack(score, factor, first, last, packed)
+    packed.sort(axis=-1)
+    order: np.ndarray = scratch.take("order", score.shape, np.uint32)
+    _keys(packed, order)
+    return order
 
 
-def shuffled(shape: tuple[int, ...], random: np.random.Generator) -> Float32[Tensor, "*shape"]:
+@compiled
+def _pack(score: np.ndarray, factor: np.ndarray, first: np.ndarray, last: np.ndarray, packed: np.ndarray) -> None:
+    rounded = np.empty(score.shape[1], np.float32)
+    bits = rounded.view(np.int32)
+    for m in range(len(score)):
+        packed[m] = _LAST
+        if len(factor):
+            own = factor[m if len(factor) > 1 else 0]
+            for j in range(first[m], last[m]):
+                rounded[j] = score[m, j] * own[j]
+        else:
+            rounded[:] = score[m]
+        for j in range(first[m], last[m]):
+            packed[m, j] = j - (np.int64(bits[j] & 0x7FFFFFFF) << 32)  # −0 becomes 0
+
+
+@compiled
+def _keys(packed: np.ndarray, order: np.ndarray) -> None:
+    for m in range(len(packed)):
+        for k in range(packed.shape[1]):
+            order[m, k] = np.uint32(packed[m, k] & 0xFFFFFFFF)
+
+
+def shuffled(shape: tuple[int, ...], random: np.random.Generator) -> Float32[np.ndarray, "*shape"]:
     """Scores in [0, 1) that rank keys at random."""
-    return torch.from_numpy(random.random(shape, dtype=np.float32))
+    return random.random(shape, dtype=np.float32)

@@ -2,82 +2,127 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import numpy as np
 
-import torch
-from jaxtyping import Bool, Float64, Int64
-from torch import Tensor
-
-from tasks.kernels.candidates import Ranked
-from tasks.kernels.separation import count
+from tasks.kernels.aggregates import LENGTHS
+from tasks.kernels.compiled import compiled
+from tasks.kernels.distances import extremes
 
 _FAR = 1e300
 
 
-@dataclass(frozen=True)
-class Certificate:
-    """What it needs of each row of a block: κ, [χ_lo, χ_hi], and where the sink stands among the candidates."""
+@compiled
+def certificate(
+    order: np.ndarray,
+    n_candidates: np.ndarray,
+    alpha: np.ndarray,
+    norm: np.ndarray,
+    figures: np.ndarray,
+    slack: np.ndarray,
+    bounds: np.ndarray,
+    has_sink: np.ndarray,
+    sizes: np.ndarray,
+    counts: np.ndarray,
+) -> None:
+    """Fill `counts` (2, N, M): at most so many others inside the sphere, at least so many of S inside their distance.
 
-    pairs: Float64[Tensor, "G M"]
-    sink_low: Float64[Tensor, "G M"]
-    sink_high: Float64[Tensor, "G M"]
-    sink_place: Int64[Tensor, "G M"]
-    """Place of key 0 in the order, −1 where it is no candidate."""
-    sink_length: Float64[Tensor, "G M"]
-    """‖y_0‖, 0 where it is no candidate."""
+    bounds (3, M): κ, χ_lo, χ_hi of each row; has_sink (M): key 0 of the block is the sink, and a candidate; slack
+    (N, M): so far the squares of two distances that count as equal may lie apart. Bounds of D² − ‖s‖² by methods.md §2:
+    of an i ∈ S −‖y_i‖² + 2κ‖y_i‖(Y − ‖y_i‖) − 2·1_0 ‖y_i‖‖y_0‖ χ_lo from above, of a j ∉ S ‖y_j‖² − 2κ‖y_j‖Y −
+    2·1_0 ‖y_j‖‖y_0‖ χ_hi from below; the sink's own by χ.
+    """
+    length, bound, ends = np.empty(order.shape[1]), np.empty(order.shape[1]), np.empty((len(sizes), 2))
+    for m in range(len(order)):
+        stop, place = n_candidates[m], -1
+        for k in range(stop):
+            length[k] = np.float64(alpha[m, order[m, k]]) * norm[0, order[m, k]]
+            if order[m, k] == 0 and has_sink[m]:
+                place = k
+        _ends(length, stop, place, sizes, ends)
+        for at in range(len(sizes)):
+            n = sizes[at]
+            if n >= stop:
+                continue
+            others = _selected(length, bound, n, place, figures[LENGTHS, at, m], bounds[:, m])
+            if _says_nothing(bound, n, place, slack[at, m], others, ends[at]):
+                counts[0, at, m], counts[1, at, m] = stop - n, 0
+                continue
+            _others(length, bound, n, stop, place, others)
+            _count(bound, n, stop, slack[at, m], counts[:, at, m])
 
-    @classmethod
-    def of(
-        cls,
-        ranked: Ranked,
-        length: Float64[Tensor, "G M W"],
-        bounds: tuple[Float64[Tensor, "G M"], Float64[Tensor, "G M"], Float64[Tensor, "G M"]],
-        sink: Bool[Tensor, " M"],
-    ) -> Certificate:
-        """`bounds` are κ, χ_lo, χ_hi of each row; `sink` is true where the block's first key is a candidate and key 0.
 
-        `length` is ‖y_j‖, 0 where a row has no candidate.
-        """
-        found = ranked.key == 0
-        ranked_empty = torch.arange(ranked.key.shape[2]) >= ranked.n[:, None]
-        place = (found & ~ranked_empty).int().argmax(-1)
-        place = torch.where(sink, place, -1)
-        own = length.gather(2, place.clamp_min(0)[..., None])[..., 0]
-        return cls(*bounds, place, torch.where(sink, own, 0))
+@compiled
+def _ends(length: np.ndarray, stop: int, place: int, sizes: np.ndarray, ends: np.ndarray) -> None:
+    """The least and the largest length of those not selected, without the sink, at each size; walked from the back."""
+    k, least, most = stop, _FAR, -_FAR
+    for at in range(len(sizes) - 1, -1, -1):
+        while k > sizes[at]:
+            k -= 1
+            if k != place:
+                least, most = min(least, length[k]), max(most, length[k])
+        ends[at, 0], ends[at, 1] = least, most
 
-    def counts(
-        self,
-        ranked: Ranked,
-        length: Float64[Tensor, "G M W"],
-        total: Float64[Tensor, "G M"],
-        n: int,
-        slack: Float64[Tensor, "G M"],
-        out: Float64[Tensor, "G M W"],
-    ) -> tuple[Int64[Tensor, "G M"], Int64[Tensor, "G M"]]:
-        """At most so many of the others lie inside the sphere, and at least so many of S inside the others' distance.
 
-        length: ‖y_j‖; total: Σ ‖y_k‖ over the first N. Bounds of D² − ‖s‖² by methods.md §2: of an i ∈ S
-        −‖y_i‖² + 2κ‖y_i‖(Y − ‖y_i‖) − 2·1_0 ‖y_i‖‖y_0‖ χ_lo from above, of a j ∉ S ‖y_j‖² − 2κ‖y_j‖Y − 2·1_0 ‖y_j‖‖y_0‖
-        χ_hi from below; the sink's own by χ. Distances that count as equal may differ by `slack` in the square.
-        """
-        in_selection = (self.sink_place >= 0) & (self.sink_place < n)
-        sink = torch.where(in_selection, self.sink_length, 0)
-        Y = total - sink
-        selected, others = length[..., :n], length[..., n:]
-        slope = (2 * (self.pairs * Y - sink * self.sink_low))[..., None]
-        upper = slope.sub(selected * (1 + 2 * self.pairs)[..., None]).mul_(selected)
-        lower = torch.sub(others, (2 * (self.pairs * Y + sink * self.sink_high))[..., None], out=out[..., n:])
-        lower.mul_(others)
-        self._put_sink(upper, in_selection, self.sink_place, -sink.square() - 2 * sink * Y * self.sink_low)
-        outside = self.sink_place >= n
-        own = self.sink_length.square() - 2 * self.sink_length * Y * self.sink_high
-        self._put_sink(lower, outside, self.sink_place - n, own)
-        ranked.hide(out, _FAR)
-        inside = count(lower <= (upper.amax(-1) + slack)[..., None])
-        return inside, count(upper < (lower.amin(-1) - slack)[..., None])
+@compiled
+def _selected(
+    length: np.ndarray, bound: np.ndarray, n: int, place: int, total: float, bounds: np.ndarray
+) -> tuple[float, float]:
+    """Upper bounds of the first n; returns what the others' lower bounds ‖y‖(‖y‖ − slope) need: slope, and the sink's
+    own. `place` is the sink's, −1 for none; total is Σ ‖y‖ of the first n."""
+    pairs, low, high = bounds[0], bounds[1], bounds[2]
+    inside = 0 <= place < n
+    sink = length[place] if place >= 0 else 0.0
+    own = sink if inside else 0.0
+    Y = total - own
+    slope, curve = 2 * (pairs * Y - own * low), 1 + 2 * pairs
+    for k in range(n):
+        bound[k] = (slope - curve * length[k]) * length[k]
+    if inside:
+        bound[place] = -own * own - 2 * own * Y * low
+    return 2 * (pairs * Y + own * high), (sink - 2 * Y * high) * sink
 
-    @staticmethod
-    def _put_sink(columns: Tensor, rows: Bool[Tensor, "G M"], place: Tensor, value: Float64[Tensor, "G M"]) -> None:
-        """Replace the sink's entry in the rows given."""
-        at = torch.where(rows, place, 0)[..., None]
-        columns.scatter_(2, at, torch.where(rows[..., None], value[..., None], columns.gather(2, at)))
+
+@compiled
+def _says_nothing(
+    bound: np.ndarray,
+    n: int,
+    place: int,
+    slack: float,
+    others: tuple[float, float],
+    ends: np.ndarray,
+) -> bool:
+    """Whether all others may lie inside the sphere and none of S surely inside their distance, told by two of them.
+
+    A lower bound is a parabola of the length, largest at an end of the lengths, and the least of them is no larger than
+    those at the ends; so is the sink's own.
+    """
+    if ends[0] > ends[1]:
+        return False
+    slope, sink = others
+    least, most = (ends[0] - slope) * ends[0], (ends[1] - slope) * ends[1]
+    largest, lowest = max(least, most), min(least, most)
+    if place >= n:
+        largest, lowest = max(largest, sink), min(lowest, sink)
+    low, high = extremes(bound, 0, n)
+    return largest <= high + slack and low >= lowest - slack
+
+
+@compiled
+def _others(length: np.ndarray, bound: np.ndarray, n: int, stop: int, place: int, others: tuple[float, float]) -> None:
+    """Lower bounds of the others."""
+    slope, sink = others
+    for k in range(n, stop):
+        bound[k] = (length[k] - slope) * length[k]
+    if place >= n:
+        bound[place] = sink
+
+
+@compiled
+def _count(bound: np.ndarray, n: int, stop: int, slack: float, counts: np.ndarray) -> None:
+    highest, lowest = extremes(bound, 0, n)[1], extremes(bound, n, stop)[0]
+    inside = own = 0
+    for k in range(n, stop):
+        inside += bound[k] <= highest + slack
+    for k in range(n):
+        own += bound[k] < lowest - slack
+    counts[0], counts[1] = inside, own

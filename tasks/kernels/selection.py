@@ -10,18 +10,11 @@ import torch
 from jaxtyping import Bool, Float, Float32, Float64, Int64
 from torch import Tensor
 
-from tasks.kernels.candidates import Ranked, ranked, shuffled
-from tasks.kernels.certificate import Certificate
-from tasks.kernels.separation import (
-    Spread,
-    cosine_spread,
-    enough,
-    euclidean_spread,
-    f_score,
-    inside,
-    inversions,
-    precision_recall,
-)
+from tasks.kernels.aggregates import MASS, aggregates
+from tasks.kernels.candidates import ranked, shuffled
+from tasks.kernels.certificate import certificate
+from tasks.kernels.scratch import Scratch
+from tasks.kernels.separation import f_score, precision_recall, separations
 from tasks.kernels.values import Coherence, Values
 from tasks.kernels.visibility import CAUSAL, Visibility
 
@@ -30,12 +23,11 @@ DISTANCES = ("euclidean", "cosine")
 SINKS = ("included", "excluded")
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _ENTRIES = 1 << 18
-"""Entries (head, query, key) of a block: its arrays of float64 stay near a core's second-level cache."""
-_QUERIES = 64
-_GATHERED = 4
-"""Up to this N the selected values are taken out one by one; beyond it a product with zeros between is quicker."""
-_CANCELLED = 1e-9
-"""An aggregate shorter than this share of what it is the sum of is 0: it has no direction."""
+"""Products (N, row, key) made at once: in float64 they stay in a core's second-level cache."""
+_QUERIES = 16
+"""Queries of a block at most."""
+_CONTROL = 64
+"""The same of the control, whose random numbers are drawn by block: of other blocks they would be others."""
 
 
 @dataclass(frozen=True)
@@ -68,16 +60,31 @@ class Selection:
 class _Block:
     """Rows of a block of queries: (key/value head, row = draw · head of the group · query)."""
 
-    queries: Int64[Tensor, " q"]
-    keys: slice
-    candidate: Bool[Tensor, "M K"]
-    alpha: Float64[Tensor, "G M K"]
-    norm: Float64[Tensor, "G Mn K"]
-    vector: Float64[Tensor, "G K d_v"]
-    weight: Float64[Tensor, "G M d_v"] | None
+    queries: Int64[np.ndarray, " q"]
+    first: Int64[np.ndarray, " M"]
+    """The first candidate of each row, counted from the block's first key."""
+    last: Int64[np.ndarray, " M"]
+    """One more than its last."""
+    alpha: Float32[np.ndarray, "G M K"]
+    norm: Float64[np.ndarray, "G Mn K"]
+    vector: Float64[np.ndarray, "G K d_v"]
+    weight: Float64[np.ndarray, "G Mw d_v"]
     """The square of the gate, where heads have one: inner products of gated values are those of values under it."""
-    sink: Bool[Tensor, " M"]
+    has_sink: Bool[np.ndarray, " M"]
     """Rows of which key 0 is a candidate."""
+    bounds: Float64[np.ndarray, "G 3 M"]
+    """κ, χ_lo and χ_hi of each row; 0 where they are not known."""
+
+
+@dataclass(frozen=True)
+class _Counted:
+    """What was counted of a block's rows, at the sizes that some row has the candidates for."""
+
+    counts: Int64[np.ndarray, "2 3 N G M"]
+    """By distance: others inside, own inside, inversions."""
+    margin: Float64[np.ndarray, "2 N G M"]
+    mass: Float64[np.ndarray, "N G M"]
+    certified: Int64[np.ndarray, "2 N G M"]
 
 
 class Selections:
@@ -103,28 +110,23 @@ class Selections:
         n_groups = len(values.vector)
         if len(attention) % n_groups:
             raise ValueError(f"expected query heads in equal groups, got {len(attention)} over {n_groups}")
-        self.attention, self.values, self.visibility = attention, values, visibility
+        self.attention, self.values, self.visibility = attention.float(), values, visibility
         self.n_heads, self.n_tokens = attention.shape[:2]
         self.group, self.sizes, self.distances = self.n_heads // n_groups, tuple(sizes), tuple(distances)
         self.square_gate = None if gate is None else gate.double().square_().transpose(0, 1)
         self.coherence = coherence if gate is None and "euclidean" in distances else None
-        self._first, self._last = visibility.first_keys(self.n_tokens), visibility.last_keys(self.n_tokens)
+        self._scratch, self._bounds = Scratch(), np.zeros((n_groups, 3, self.n_tokens))
+        if self.coherence is not None:
+            known = (self.coherence.pairs, self.coherence.sink_low, self.coherence.sink_high)
+            self._bounds = torch.stack(known, 1).numpy()
+        self._first, self._last = (x(self.n_tokens).numpy() for x in (visibility.first_keys, visibility.last_keys))
 
     def select(self, queries: Int64[Tensor, " Q"], ranking: str, sink: str) -> Selection:
         """Selections of these queries by attention α or by contribution α‖v‖, with key 0 a candidate or without."""
         table = _Table(self, len(queries))
-        for place, block in self._blocks(queries, sink, 1):
-            score = block.alpha if ranking == "attention" else block.alpha * block.norm
-            order = ranked(score.float(), block.candidate, block.alpha, block.norm)
-            for at, n, part in self._sizes(block, order, certify=self.coherence is not None):
-                table.defined[at, place] = enough(order, n)[: len(block.queries)]
-                table.mass[at, :, place] = table.by_head(order.alpha[..., :n].sum(-1))
-                for name, (others, own, pairs, margin) in part.counts.items():
-                    for row, counted in zip(table.counts[name], (others, own, pairs), strict=True):
-                        row[at, :, place] = table.by_head(counted)
-                    table.margin[name][at, :, place] = table.by_head(margin)
-                for row, counted in zip(table.certified, part.certified, strict=False):
-                    row[at, :, place] = table.by_head(counted)
+        for place, block in self._blocks(queries.numpy(), sink, 1):
+            counted = self._counted(block, block.alpha, block.norm if ranking == "contribution" else None)
+            table.put(place, (block.last - block.first)[: len(block.queries)], counted)
         return table.selection(has_certificate=self.coherence is not None)
 
     def random_f(
@@ -133,111 +135,115 @@ class Selections:
         """F of `draws` random rankings of each query's candidates, all sizes nested, each around its own aggregate."""
         shape = (draws, self.n_heads, len(queries), len(self.sizes))
         found = {name: np.zeros(shape) for name in self.distances}
-        for place, block in self._blocks(queries, sink, draws):
-            order = ranked(shuffled(tuple(block.alpha.shape), random), block.candidate, block.alpha, block.norm)
-            for at, n, part in self._sizes(block, order, certify=False, count_inversions=False):
-                for name, (others, own) in part.counts.items():
-                    score = f_score(*precision_recall(n, others.numpy(), own.numpy()))
-                    by_row = score.reshape(len(score), draws, self.group, -1).swapaxes(0, 1)
-                    found[name][:, :, place, at] = by_row.reshape(draws, self.n_heads, -1)
+        for place, block in self._blocks(queries.numpy(), sink, draws):
+            counts = self._counted(block, shuffled(block.alpha.shape, random), None, control=True).counts
+            n_sizes = counts.shape[2]
+            sizes = np.array(self.sizes[:n_sizes], np.float64)[:, None, None]
+            for name in self.distances:
+                others, own, _ = counts[DISTANCES.index(name)]
+                # A row without more than N candidates counts none of either, and F is 0.
+                score = f_score(*precision_recall(sizes, others, own))
+                by_row = score.reshape(n_sizes, len(block.alpha), draws, self.group, len(block.queries))
+                by_head = by_row.transpose(2, 1, 3, 4, 0).reshape(draws, self.n_heads, len(block.queries), n_sizes)
+                found[name][:, :, place, :n_sizes] = by_head
         return found
 
-    def _blocks(self, queries: Tensor, sink: str, draws: int) -> Iterator[tuple[slice, _Block]]:
-        size = max(1, min(_QUERIES, _ENTRIES // (draws * self.n_heads * self.n_tokens)))
+    def _blocks(self, queries: np.ndarray, sink: str, draws: int) -> Iterator[tuple[slice, _Block]]:
+        most = _QUERIES if draws == 1 else _CONTROL
+        size = max(1, min(most, _ENTRIES // (draws * self.n_heads * self.n_tokens)))
         for start in range(0, len(queries), size):
             part = queries[start : start + size]
             yield slice(start, start + len(part)), self._block(part, sink, draws)
 
-    def _block(self, queries: Tensor, sink: str, draws: int) -> _Block:
+    def _block(self, queries: np.ndarray, sink: str, draws: int) -> _Block:
         first, last = self._first[queries], self._last[queries]
         keys = slice(int(first.min()), int(last.max()))
-        key = torch.arange(keys.start, keys.stop)
-        candidate = (key >= first[:, None]) & (key < last[:, None])
-        if sink == "excluded":
-            candidate &= key > 0
+        candidates = np.maximum(first, 1) if sink == "excluded" else first
         n_groups, repeats = len(self.values.vector), draws * self.group
-        alpha = self.attention[:, queries, keys].double().view(n_groups, self.group, len(queries), -1)
-        alpha = alpha.repeat(1, draws, 1, 1).flatten(1, 2)
-        vector, norm, weight = self.values.vector[:, keys], self.values.norm[:, None, keys], None
+        vector, norm = self.values.vector[:, keys], self.values.norm[:, None, keys]
+        weight = vector.new_empty(n_groups, 0, vector.shape[2])
         if self.square_gate is not None:
-            weight = self.square_gate[:, queries].reshape(n_groups, self.group, len(queries), -1)
-            weight = weight.repeat(1, draws, 1, 1).flatten(1, 2)
+            grouped = self.square_gate[:, queries].unflatten(0, (n_groups, self.group))
+            weight = grouped.repeat(1, draws, 1, 1).flatten(1, 2)
             norm = torch.bmm(weight, vector.square().transpose(1, 2)).sqrt_()
-        has_sink = (first == 0) & (sink == "included")
-        candidate, has_sink = candidate.repeat(repeats, 1), has_sink.repeat(repeats)
-        return _Block(queries, keys, candidate, alpha, norm, vector, weight, has_sink)
+        start, stop, has_sink = (
+            np.tile(x, repeats)
+            for x in (candidates - keys.start, last - keys.start, (first == 0) & (sink == "included"))
+        )
+        return _Block(
+            queries,
+            start,
+            stop,
+            self._alpha(queries, keys, draws),
+            norm.numpy(),
+            vector.numpy(),
+            weight.numpy(),
+            has_sink,
+            np.tile(self._bounds[..., queries], repeats),
+        )
 
-    def _certificate(self, block: _Block, order: Ranked, length: Tensor) -> Certificate:
-        assert self.coherence is not None
-        c = self.coherence
-        pairs, low, high = (x[:, block.queries].repeat(1, self.group) for x in (c.pairs, c.sink_low, c.sink_high))
-        return Certificate.of(order, length, (pairs, low, high), block.sink)
+    def _alpha(self, queries: np.ndarray, keys: slice, draws: int) -> Float32[np.ndarray, "G M K"]:
+        """Attention by key/value head and row, once for every draw."""
+        n_groups, n_keys = len(self.values.vector), keys.stop - keys.start
+        alpha = self._scratch.take("alpha", (n_groups, draws, self.group, len(queries), n_keys), np.float32)
+        taken = self.attention.numpy()[:, queries, keys]
+        alpha[:] = taken.reshape(n_groups, 1, self.group, len(queries), n_keys)
+        return alpha.reshape(n_groups, -1, n_keys)
 
-    def _sizes(
-        self, block: _Block, order: Ranked, *, certify: bool, count_inversions: bool = True
-    ) -> Iterator[tuple[int, int, _Part]]:
-        """What is counted at each N that some row of the block has the candidates for."""
-        sizes = [n for n in self.sizes if n < order.key.shape[2]]
-        if not sizes:
-            return
-        length = order.alpha * order.norm
-        square, inverse = length.square(), torch.where(order.norm > 0, -1 / order.norm, 0)
-        longest = square.amax(-1)
-        lengths = length[..., : max(self.sizes)].cumsum(-1)
-        by_key, product, out = torch.empty_like(block.alpha), torch.empty_like(length), torch.empty_like(length)
-        certificate = self._certificate(block, order, length) if certify else None
-        for at, (n, total) in enumerate(zip(sizes, _aggregates(block, order, sizes), strict=True)):
-            weighted = total if block.weight is None else total * block.weight
-            own = (total * weighted).sum(-1).sqrt_()
-            cancelled = own <= _CANCELLED * lengths[..., n - 1]
-            weighted, own = weighted.masked_fill(cancelled[..., None], 0), own.masked_fill(cancelled, 0)
-            torch.bmm(weighted, block.vector.transpose(1, 2), out=by_key)
-            torch.gather(by_key, 2, order.key, out=product)
-            part = _Part({})
-            for name in self.distances:
-                spread = (
-                    euclidean_spread(order, square, product, longest, own.square(), n, out)
-                    if name == "euclidean"
-                    else cosine_spread(order, inverse, product, own, n, out)
-                )
-                slack = spread.slack
-                spread.margin.masked_fill_(~enough(order, n), 0)
-                part.counts[name] = _counted(spread, n, count_inversions)
-                if certificate is not None and name == "euclidean":
-                    part.certified = certificate.counts(order, length, lengths[..., n - 1], n, slack, out)
-            yield at, n, part
+    def _counted(
+        self, block: _Block, score: np.ndarray, factor: np.ndarray | None, *, control: bool = False
+    ) -> _Counted:
+        """All sizes of a block's rows, ranked by score · factor; of a control no inversions and no certificate."""
+        most = int((block.last - block.first).max())
+        sizes = np.array([n for n in self.sizes if n < most], np.int64)
+        n_groups, n_rows, n_keys = block.alpha.shape
+        shape = (len(sizes), n_groups, n_rows)
+        found = _Counted(
+            np.zeros((2, 3, *shape), np.int64),
+            np.zeros((2, *shape)),
+            np.zeros(shape),
+            np.zeros((2, *shape), np.int64),
+        )
+        step = max(1, _ENTRIES // max(1, len(sizes) * n_keys))
+        for g in range(n_groups if len(sizes) else 0):
+            for start in range(0, n_rows, step):
+                self._count_rows(found, block, (score, factor), g, slice(start, start + step), sizes, control)
+        return found
 
-
-@dataclass
-class _Part:
-    """What was counted at one N: by distance, and by the certificate."""
-
-    counts: dict[str, tuple[Tensor, ...]]
-    certified: tuple[Tensor, ...] = ()
-
-
-def _counted(spread: Spread, n: int, count_inversions: bool) -> tuple[Tensor, ...]:
-    """Others inside, own inside; then inversions and margin if they are asked for."""
-    if not count_inversions:
-        return inside(spread, n)
-    pairs, others, own = inversions(spread, n)
-    return others, own, pairs, spread.margin
-
-
-def _aggregates(block: _Block, order: Ranked, sizes: Sequence[int]) -> Iterator[Float64[Tensor, "G M d_v"]]:
-    """s_N = Σ α_j v_j over the first N, for each N in turn."""
-    few = max((n for n in sizes if n <= _GATHERED), default=0)
-    n_groups, n_keys, d_value = block.vector.shape
-    if few:
-        at = order.key[..., :few] + n_keys * torch.arange(n_groups)[:, None, None]
-        picked = block.vector.reshape(-1, d_value)[at.flatten()].view(*at.shape, d_value)
-        sums = picked.mul_(order.alpha[..., :few, None]).cumsum_(2)
-        yield from (sums[:, :, n - 1] for n in sizes if n <= few)
-    dense, done = torch.zeros_like(block.alpha), 0
-    for n in (n for n in sizes if n > few):
-        dense.scatter_add_(2, order.key[..., done:n], order.alpha[..., done:n])
-        done = n
-        yield torch.bmm(dense, block.vector)
+    def _count_rows(
+        self,
+        found: _Counted,
+        block: _Block,
+        ranking: tuple[np.ndarray, np.ndarray | None],
+        g: int,
+        rows: slice,
+        sizes: np.ndarray,
+        control: bool,
+    ) -> None:
+        """Some rows of one key/value head."""
+        n, alpha = (block.last - block.first)[rows], block.alpha[g, rows]
+        norm = block.norm[g, rows] if block.norm.shape[1] > 1 else block.norm[g]
+        score, factor = ranking[0][g, rows], norm if ranking[1] is not None else norm[:0]
+        order = ranked(score, factor, block.first[rows], block.last[rows], self._scratch)
+        shape = (len(sizes), len(alpha))
+        total, figures = (
+            self._scratch.take(name, dims)
+            for name, dims in (("total", (*shape, block.vector.shape[2])), ("figures", (3, *shape)))
+        )
+        aggregates(order, n, alpha, norm, block.vector[g], block.weight[g, rows], sizes, total, figures)
+        product = self._scratch.take("product", (*shape, alpha.shape[1]))
+        by_key = torch.from_numpy(block.vector[g]).T
+        torch.mm(torch.from_numpy(total).flatten(0, 1), by_key, out=torch.from_numpy(product).flatten(0, 1))
+        wanted = ("euclidean" in self.distances, "cosine" in self.distances)
+        given = (order, n, alpha, norm, product, figures, sizes)
+        counts, margin, slack = separations(*given, wanted, not control, self._scratch)
+        found.counts[..., g, rows], found.margin[..., g, rows] = counts, margin
+        found.mass[:, g, rows] = figures[MASS]
+        if self.coherence is not None and not control:
+            certified = np.zeros((2, *slack.shape), np.int64)
+            bounds = block.bounds[g][:, rows]
+            certificate(order, n, alpha, norm, figures, slack, bounds, block.has_sink[rows], sizes, certified)
+            found.certified[..., g, rows] = certified
 
 
 class _Table:
@@ -254,9 +260,20 @@ class _Table:
         self.certified = np.zeros((2, *shape), np.int64)
         """Others inside at most, own inside at least."""
 
-    def by_head(self, rows: Tensor) -> np.ndarray:
-        """(G, M) as (H, q)."""
-        return rows.reshape(self._n_heads, -1).numpy()
+    def put(self, place: slice, n_candidates: Int64[np.ndarray, " q"], found: _Counted) -> None:
+        """Enter the rows of one block of queries."""
+        here = slice(found.mass.shape[0])
+        self.defined[here, place] = n_candidates > self._sizes[here, 0]
+        self.mass[here, :, place] = self._by_head(found.mass)
+        for name, counts in self.counts.items():
+            counts[:, here, :, place] = self._by_head(found.counts[DISTANCES.index(name)])
+            self.margin[name][here, :, place] = self._by_head(found.margin[DISTANCES.index(name)])
+        self.certified[:, here, :, place] = self._by_head(found.certified)
+
+    def _by_head(self, rows: np.ndarray) -> np.ndarray:
+        """(…, G, M) as (…, H, q)."""
+        n_queries = rows.shape[-2] * rows.shape[-1] // self._n_heads
+        return rows.reshape(*rows.shape[:-2], self._n_heads, n_queries)
 
     def selection(self, *, has_certificate: bool) -> Selection:
         certified = np.full(self.certified.shape, np.nan)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from storage.errors import UsageError
+from tasks.kernels.zeroing import zero_ranked
 
 End = Literal["highest", "lowest"]
 
@@ -29,6 +30,13 @@ class Given(Protocol):
 
     def block(self, document: int, queries: slice, keys: slice) -> Tensor:
         """Of a document's tensor (…, T, T) some queries and keys alone, so that no more than a block is made."""
+
+
+class Mask(Given, Protocol):
+    """A tensor of bool for each document."""
+
+    def chooses(self, document: int) -> bool:
+        """Whether it is true anywhere in the document."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +66,10 @@ class Held:
     def block(self, document: int, queries: slice, keys: slice) -> Tensor:
         """Some queries and keys of a document's (…, T, T)."""
         return self.of(document)[..., queries, keys]
+
+    def chooses(self, document: int) -> bool:
+        """Whether anything in it is true, or not 0."""
+        return bool(self.of(document).any())
 
 
 @dataclass(frozen=True)
@@ -96,13 +108,39 @@ class Share:
             sizes = sizes[..., queries, :]
         return self._chosen(self.ranks.block(document, queries, keys), sizes)
 
+    def chooses(self, document: int) -> bool:
+        """Whether ⌊rate·n⌋ is above 0 anywhere."""
+        return bool(self._number(self.sizes.of(document)).any())
+
+    def zero(self, document: int, values: Tensor, queries: slice, keys: slice) -> bool:
+        """Zero the chosen of a block's values (H, q, K) in place, without a mask; whether that can be done here.
+
+        It cannot on another device than the CPU, in half precision, or where what is ranked are not entries.
+        """
+        ranks, sizes = self.ranks.of(document), self.sizes.of(document)
+        if values.device.type != "cpu" or values.dtype not in (torch.float32, torch.float64) or ranks.ndim != 3:
+            return False
+        bounds = (bound.to(ranks.dtype)[..., 0] for bound in self._bounds(sizes, ranks.dtype))
+        low, high = (bound.expand(len(ranks), -1).contiguous().numpy() for bound in bounds)
+        zero_ranked(values.numpy(), ranks.numpy(), low, high, queries.start, keys.start)
+        return True
+
     def _chosen(self, ranks: Tensor, sizes: Tensor) -> Tensor:
-        rate, n = Fraction(self.rate), sizes.long()
-        k = n * rate.numerator // rate.denominator
+        low, high = self._bounds(sizes, ranks.dtype)
         if self.end == "highest":
-            return (ranks < k.to(ranks.dtype)).logical_and_(ranks >= 0)
-        from_here = torch.where(k > 0, n - k, torch.iinfo(ranks.dtype).max)
-        return ranks >= from_here.to(ranks.dtype)  # compared in the ranks' own dtype, which reads half as much
+            return (ranks < high.to(ranks.dtype)).logical_and_(ranks >= 0)
+        return ranks >= low.to(ranks.dtype)  # compared in the ranks' own dtype, which reads half as much
+
+    def _bounds(self, sizes: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """[low, high) of the ranks that are chosen; the largest integer is no rank."""
+        k, none = self._number(sizes), torch.iinfo(dtype).max
+        if self.end == "highest":
+            return torch.zeros_like(k), k
+        return torch.where(k > 0, sizes.long() - k, none), torch.full_like(k, none)
+
+    def _number(self, sizes: Tensor) -> Tensor:
+        rate = Fraction(self.rate)
+        return sizes.long() * rate.numerator // rate.denominator
 
 
 def _bytes(tensor: Tensor) -> bytes:

@@ -16,7 +16,7 @@ from tasks.models.table import FALLBACK
 
 if TYPE_CHECKING:
     from tasks.models.families import Anatomy
-    from tasks.models.given import Given
+    from tasks.models.given import Given, Mask
 
 Part = Literal["attention_output", "attention_weights", "norm_output", "mlp_output", "residual"]
 PARTS: tuple[Part, ...] = ("attention_output", "attention_weights", "norm_output", "mlp_output", "residual")
@@ -27,7 +27,7 @@ class MaskEntries:
     """Zero the projected values of entries (i, j): the output becomes Σ (1 − mask) α v; α is as it was."""
 
     layer: int
-    mask: Given
+    mask: Mask
     """(H', T, T) bool a document, true where an entry goes, for the chosen heads in their order."""
     heads: tuple[int, ...] | None = None
     """Query heads; None for all."""
@@ -38,7 +38,7 @@ class DropKeys:
     """Zero the values of keys, for every query of the chosen heads; α is as it was."""
 
     layer: int
-    keys: Given | tuple[int, ...]
+    keys: Mask | tuple[int, ...]
     """Positions, the same in every document; or (T,) bool a document, true where a key goes."""
     heads: tuple[int, ...] | None = None
     """Query heads; None for all."""

@@ -12,13 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from tasks.models.families import values_in
+from tasks.models.given import Share
 from tasks.models.interventions import DropKeys, Intervention, MaskEntries, Restore, needs_weights, shared_keys
 
 if TYPE_CHECKING:
     from tasks.models.intervening import Intervening
 
-Block = tuple[int, int, int, int]
-"""First query, end, first key, end."""
+Block = tuple[slice, slice]
+"""Queries and keys."""
 
 
 class Reweighing:
@@ -31,6 +32,26 @@ class Reweighing:
         """Whether the layer that runs has anything to change, or weights to keep."""
         asked = any(isinstance(i, DropKeys) or needs_weights(i, self._anatomy) for _, i in self._given.here())
         return asked or self._given.wants("attention_weights", self._given.layer)
+
+    def outputs_unused(self) -> bool:
+        """Whether `mixed` makes every row's output anew, so that what the family's own function gives is not used."""
+        return len(self._mixed_anew()) == len(self._given.rows)
+
+    def _mixed_anew(self) -> list[int]:
+        """The rows of which anything goes in the layer that runs: asked of documents, never of blocks, so that which
+        products make a row's output does not hang on what else is in the batch."""
+        asked = ((b, i) for b, i in self._given.here() if needs_weights(i, self._anatomy))
+        return sorted({b for b, i in asked if self._changes(b, i)})
+
+    def _changes(self, b: int, intervention: Intervention) -> bool:
+        """Whether it changes any weight of the row's document."""
+        document = self._given.rows[b].document
+        if isinstance(intervention, MaskEntries):
+            return intervention.mask.chooses(document)
+        if isinstance(intervention, DropKeys):
+            keys = intervention.keys
+            return bool(keys) if isinstance(keys, tuple) else keys.chooses(document)
+        return True
 
     def values(self, value: Tensor) -> Tensor:
         """(B, H_kv, T, d_v), without those of keys that all heads that share them lose."""
@@ -57,40 +78,41 @@ class Reweighing:
     def mixed(self, start: int, first: int, weights: Tensor, value: Tensor, output: Tensor) -> Tensor:
         """(B, q, H, d_v) of a block; its weights (B, H, q, K) are changed in place, since nobody reads them after."""
         self._keep(start, first, weights)
-        changed = dict[int, None]()
         for b, intervention in self._given.here():
             stop = min(start + weights.shape[2], self._length(b))
             last = min(first + weights.shape[3], self._length(b))
             if start < stop and needs_weights(intervention, self._anatomy):
                 alpha = weights[b, :, : stop - start, : last - first]
-                if self._reweigh(alpha, b, intervention, (start, stop, first, last)):
-                    changed[b] = None
+                self._reweigh(alpha, b, intervention, (slice(start, stop), slice(first, last)))
+        changed = self._mixed_anew()
         if len(changed) == len(weights):
             return _mix(weights, value)
         if changed:
-            output[list(changed)] = _mix(weights[list(changed)], value[list(changed)])
+            output[changed] = _mix(weights[changed], value[changed])
         return output
 
-    def _reweigh(self, alpha: Tensor, b: int, intervention: Intervention, block: Block) -> bool:
-        """Change the weights (H, q, K) of one row's own queries and keys in place; whether anything was."""
+    def _reweigh(self, alpha: Tensor, b: int, intervention: Intervention, block: Block) -> None:
+        """Change the weights (H, q, K) of one row's own queries and keys in place."""
         self._given.applied(b, intervention)
-        (start, stop, first, last), document = block, self._given.rows[b].document
+        document = self._given.rows[b].document
         if isinstance(intervention, Restore):
-            alpha.copy_(intervention.clean.block(document, slice(start, stop), slice(first, last)))
-            return True
+            alpha.copy_(intervention.clean.block(document, *block))
+            return
+        if not self._changes(b, intervention):
+            return
         if isinstance(intervention, MaskEntries):
-            gone = intervention.mask.block(document, slice(start, stop), slice(first, last)).to(alpha.device)
+            mask = intervention.mask
+            if intervention.heads is None and isinstance(mask, Share) and mask.zero(document, alpha, *block):
+                return
+            gone = mask.block(document, *block).to(alpha.device)
         else:
             assert isinstance(intervention, DropKeys)
-            gone = self._dropped(b, intervention, alpha.device)[..., None, first:last]
-        if not gone.any():
-            return False
+            gone = self._dropped(b, intervention, alpha.device)[..., None, block[1]]
         if intervention.heads is None:
             alpha.masked_fill_(gone, 0)
         else:
             at = list(intervention.heads)
             alpha[at] = alpha[at].masked_fill(gone, 0)
-        return True
 
     def _dropped(self, b: int, drop: DropKeys, device: torch.device) -> Tensor:
         """Which keys go, (T,) or (H', T) bool, of the document's own."""

@@ -31,6 +31,9 @@ NAME = "theodolite"
 class Changes(Protocol):
     """What changes attention while it is computed (intervening.py)."""
 
+    def outputs_unused(self) -> bool:
+        """Whether `mixed` passes over the output that it is given, in every row."""
+
     def values(self, value: Tensor) -> Tensor:
         """The values (B, H_kv, T, d_v) that a layer's attention is to use."""
 
@@ -92,13 +95,14 @@ def attention(
     changes = record.changes
     if changes is not None:
         value = changes.values(value)
+    unused = changes is not None and changes.outputs_unused()  # weights do not hang on values: one column will do
     batch, n_heads, length, _ = query.shape
     heads = value.new_empty(batch, length, n_heads, value.shape[-1])
     for start, stop, first, last in record.blocks(length, key.shape[2], attention_mask):
         q, k, v = query[:, :, start:stop], key[:, :, first:last], value[:, :, first:last]
         seen = None if attention_mask is None else attention_mask[:, :, start:stop, first:last]
         mask = _added(seen, query.dtype)
-        output, weights = eager(module, q, k, v, mask, **options)
+        output, weights = eager(module, q, k, v[..., :1] if unused else v, mask, **options)
         if changes is not None:  # here, and in `values` above, interventions change what attention computes
             output = changes.mixed(start, first, weights, v, output)
         record.attention_rows(start, first, weights, q=q, k=k, scaling=options.get("scaling", 1.0))

@@ -118,7 +118,8 @@ def _piece(passes: ChoicePasses, context: StageContext, piece: str, items: Seque
         return {"log_probability": found, "undefined": undefined}
 
     kept = context.once(piece, compute)
-    context.advance(len(items) - done)  # of an earlier try
+    if done < len(items):  # of an earlier try
+        context.advance(len(items) - done, True)
     return kept
 
 

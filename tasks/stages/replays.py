@@ -68,7 +68,7 @@ def losses(
 
     kept = context.once(piece, compute)
     if left := kept["nll_sum"].size - done:  # of an earlier try
-        context.advance(pairs * left)
+        context.advance(pairs * left, True)
     return kept
 
 

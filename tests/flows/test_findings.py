@@ -8,8 +8,9 @@ from typing import Any
 import duckdb
 import pytest
 
-from flows import findings
-from flows.findings import choices_lines, masking_lines, sink_lines, taxonomy_lines
+from flows import findings, head_findings
+from flows.findings import choices_lines, masking_lines, sink_lines
+from flows.head_findings import head_ablation_lines, pruning_lines, selection_lines, taxonomy_lines
 
 FAMILY = {"scope": "entry", "reduce": "none", "direction": "comprehensiveness"}
 FAMILY |= {"sign": "absolute", "keep_first": False, "layers": "all"}
@@ -31,7 +32,8 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[dict[str, Any]]]:
     def query(_connection: Any, name: str, _params: Mapping[str, Any]) -> Answer:
         return Answer(known[name])
 
-    monkeypatch.setattr(findings, "query", query)
+    for module in (findings, head_findings):
+        monkeypatch.setattr(module, "query", query)
     return known
 
 
@@ -104,3 +106,39 @@ def test_classes_and_accuracies_are_shares(answers: dict[str, list[dict[str, Any
     assert "boolq: 70% of 20 items right" in line
     assert "chance 50%, the commonest label 60%" in line
     assert line.endswith("50% with the 30% that raw ranks lowest masked.")
+
+
+def test_selected_keys_are_set_beside_random_ones(answers: dict[str, list[dict[str, Any]]]) -> None:
+    kind = {"ranking": "contribution", "distance": "euclidean", "sink": "included", "f_mean_drawn": 0.75}
+    answers["separability"] = [
+        {**kind, "n": 2, "f_mean": 0.5, "random_f_mean": 0.25},
+        {**kind, "n": 4, "f_mean": 0.7, "random_f_mean": 0.25},
+        {**kind, "sink": "excluded", "n": 8, "f_mean": 0.8, "random_f_mean": None},
+        {**kind, "distance": "cosine", "n": 16, "f_mean": 0.9, "random_f_mean": 0.1},
+    ]
+    (line,) = selection_lines(CONNECTION, "a")
+    assert "the first token among them F is 0.70 at N = 4 (of 0.75 where random keys have 0.25)" in line
+    assert "without the first token F is 0.80 at N = 8 (published" in line and "0.90" not in line
+
+
+def test_the_heads_that_cost_most_are_named(answers: dict[str, list[dict[str, Any]]]) -> None:
+    changes = [(3, 1, 0.5, True), (0, 2, 0.25, True), (1, 0, 0.0, False), (2, 2, -0.1, False), (2, 3, None, False)]
+    answers["critical_heads"] = [
+        {"layer": layer, "head": head, "nll_change": change, "critical": critical}
+        for layer, head, change, critical in changes
+    ]
+    (line,) = head_ablation_lines(CONNECTION, "a")
+    assert "layer 3 head 1, +0.500, layer 0 head 2, +0.250, layer 1 head 0, +0.000 nats a token; 2 of 5 heads" in line
+
+
+def test_pruning_is_told_at_half_of_the_heads(answers: dict[str, list[dict[str, Any]]]) -> None:
+    costs = {("f_score", 0.5): 0.1, ("random", 0.5): 0.6, ("entropy_low", 0.5): 2.0, ("f_score", 0.2): 9.0}
+    answers["pruning_curve"] = [
+        {"strategy": strategy, "retention": retention, "nll_change": cost}
+        for (strategy, retention), cost in costs.items()
+    ]
+    (line,) = pruning_lines(CONNECTION, "a")
+    assert line.startswith("With 50% of the heads kept")
+    assert line.endswith("least by f_score, +0.100 nats a token; most by entropy_low, +2.000; random heads +0.600.")
+    answers["pruning_curve"] = []
+    assert list(pruning_lines(CONNECTION, "a")) == []

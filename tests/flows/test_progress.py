@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import io
 import threading
+from contextlib import AbstractContextManager
+from functools import partial
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from flows.progress import Bars, Lines, display_for, pace, shown_by, waiting, work
-from tasks.progress import Progress, emit
+from storage.filesystem import open_runs
+from storage.layout import Layout
+from tasks.progress import Progress, emit, waits
+from tasks.shard import Work, publish_once
 
 
 @pytest.mark.parametrize(
@@ -34,6 +40,32 @@ def test_lines_count_steps_of_their_own_work_only() -> None:
         emit(Progress("contributions", 1, "documents"))
         emit(Progress("capture", 6, "tokens"))
     assert [line.split(" tokens")[0] for line in lines] == ["capture: 4/10", "capture: 10/10"]
+
+
+def test_what_an_earlier_try_did_counts_as_done_and_not_as_speed() -> None:
+    assert pace(75, 100, 10, "tokens", restored=25) == "75/100 tokens, 5 tokens/s, 5 s left"
+    assert pace(25, 100, 10, "tokens", restored=25) == "25/100 tokens, 0 tokens/s"
+    lines: list[str] = []
+    with shown_by(Lines(lines.append, every_s=0)), work("masking", 10, "documents"):
+        emit(Progress("masking", 4, "documents", restored=True))
+    assert lines == ["masking: 4/10 documents, 0 documents/s"]
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_run_that_waits_for_another_says_so(terminal: bool, tmp_path: Path) -> None:
+    screen = io.StringIO()
+    fs, layout = open_runs(str(tmp_path), create=True), Layout("a")
+    publishes = partial(publish_once, fs, layout, layout.part_record("masking", "key", "00000"), "name")
+
+    def release(lock: AbstractContextManager[None]) -> None:
+        lock.__exit__(None, None, None)
+
+    held = fs.lock(layout.lock("name"))
+    held.__enter__()
+    display = display_for(Console(file=screen, force_terminal=terminal, width=120))
+    with shown_by(display), work("masking", 10, "documents"):
+        publishes(lambda _staging: Work(), lambda: (waits("masking", "part 00000"), release(held))[0])
+    assert "masking: another run is at work on part 00000; waiting until it is done" in screen.getvalue()
 
 
 def test_lines_say_nothing_of_what_ends_sooner() -> None:

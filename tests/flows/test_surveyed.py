@@ -29,7 +29,7 @@ class Shown:
     def begin(self, kind: str, total: float, unit: str) -> None:
         self.works.append([kind, total, unit, 0.0])
 
-    def advance(self, kind: str, step: float) -> None:
+    def advance(self, kind: str, step: float, restored: bool = False) -> None:
         assert self.works[-1][0] == kind
         self.works[-1][3] += step
 

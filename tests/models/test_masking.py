@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tasks.models.given import Held, Share
+from tasks.models.given import End, Held, Share
 from tasks.models.interventions import Condition, DropKeys, MaskEntries, Perturb, ScaleHeads, deepest_start
 from tasks.models.loading import LoadedModel
 from tasks.models.replay import Start
@@ -164,6 +164,30 @@ def in_blocks(share: Share) -> Tensor:
     """The mask of document 7, put together from blocks of queries and keys."""
     halves = [[share.block(7, q, k) for k in (slice(0, 2), slice(2, 6))] for q in (slice(0, 4), slice(4, 6))]
     return torch.cat([torch.cat(row, dim=2) for row in halves], dim=1)
+
+
+@pytest.mark.parametrize("by_row", [False, True])
+@pytest.mark.parametrize("end", ["highest", "lowest"])
+@pytest.mark.parametrize("rate", ["0.01", "0.3", "1"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_zeroing_in_place_is_the_mask(by_row: bool, end: End, rate: str, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(3)
+    ranks = torch.stack([torch.randperm(36, generator=generator).view(6, 6) for _ in range(2)]).int()
+    ranks[:, torch.ones(6, 6, dtype=torch.bool).triu(1)] = -1
+    sizes = torch.arange(31, 37)[None, :, None] if by_row else torch.tensor([[[36]], [[30]]])
+    share = Share(Held.of_documents({7: ranks}), Held.of_documents({7: sizes}), rate, end)
+    padded = torch.rand(2, 5, 7, generator=generator, dtype=dtype) + 1
+    values, block = padded[:, :3, 1:6], (slice(2, 5), slice(1, 6))
+    want = values.masked_fill(share.block(7, *block), 0)
+    assert share.zero(7, values, *block) and torch.equal(values, want)
+    assert share.chooses(7) == bool(share.of(7).any()) == (rate != "0.01")
+
+
+def test_zeroing_in_place_is_refused_where_it_cannot_be_done() -> None:
+    ranks, sizes = torch.arange(4).view(1, 2, 2).int(), torch.tensor([[[4]]])
+    share = Share(Held.of_documents({7: ranks}), Held.of_documents({7: sizes}), "0.5")
+    values = torch.ones(1, 2, 2, dtype=torch.bfloat16)
+    assert not share.zero(7, values, slice(0, 2), slice(0, 2)) and values.all()
 
 
 def test_values_are_equal_where_they_do_the_same() -> None:

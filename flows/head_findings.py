@@ -1,0 +1,73 @@
+"""What the stages that select tokens, class heads and zero them found: a few lines, from the named queries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Any
+
+from duckdb import DuckDBPyConnection
+
+from storage.warehouse import query
+
+_RULE, _RANKING, _DISTANCE = "plurality", "contribution", "euclidean"
+_SINKS = {"included": "the first token among them", "excluded": "without the first token"}
+_HALF = 0.5
+_NAMED = 3
+
+
+def selection_lines(connection: DuckDBPyConnection, capture: str) -> Iterator[str]:
+    """How far apart the keys of the largest contributions lie, with the first token and without it, beside random."""
+    rows = query(connection, "separability", {"capture": capture}).to_pylist()
+    of_kind = [row for row in rows if (row["ranking"], row["distance"]) == (_RANKING, _DISTANCE)]
+    told = []
+    for sink, group in groupby(of_kind, key=lambda row: row["sink"]):
+        best = max(group, key=lambda row: row["f_mean"])
+        drawn = best["random_f_mean"]
+        random = "" if drawn is None else f" (of {best['f_mean_drawn']:.2f} where random keys have {drawn:.2f})"
+        told.append(f"{_SINKS[sink]} F is {best['f_mean']:.2f} at N = {best['n']}{random}")
+    if told:
+        yield f"The N keys of largest contribution lie apart from the rest: {', '.join(told)} (published: N 1 to 4)."
+
+
+def taxonomy_lines(connection: DuckDBPyConnection, capture: str) -> Iterator[str]:
+    """Shares of the classes of heads, by the rule of the plurality."""
+    rows = query(connection, "head_classes", {"capture": capture}).to_pylist()
+    shares = {row["class"]: row["share"] for row in rows if row["rule"] == _RULE}
+    if shares:
+        told = ", ".join(f"{name.capitalize()} {share:.0%}" for name, share in shares.items())
+        yield f"Heads by where their heaviest contribution stands (plurality): {told}."
+
+
+def head_ablation_lines(connection: DuckDBPyConnection, capture: str) -> Iterator[str]:
+    """The heads whose zeroing costs most, and how many stand out among the heads of their class."""
+    rows = query(connection, "critical_heads", {"capture": capture, "every_head": True}).to_pylist()
+    worst = [row for row in rows if row["nll_change"] is not None][:_NAMED]
+    if worst:
+        critical = sum(row["critical"] for row in rows)
+        yield (
+            f"Zeroing one head costs most in {', '.join(map(_head, worst))} nats a token; {critical} of {len(rows)} "
+            "heads stand out in their class (published: one alone in Gemma-7B)."
+        )
+
+
+def _head(row: dict[str, Any]) -> str:
+    return f"layer {row['layer']} head {row['head']}, {row['nll_change']:+.3f}"
+
+
+def pruning_lines(connection: DuckDBPyConnection, capture: str) -> Iterator[str]:
+    """The strategies that cost least and most at the retention nearest to a half, beside random heads."""
+    rows = [row for row in query(connection, "pruning_curve", {"capture": capture}).to_pylist() if _defined(row)]
+    if not rows:
+        return
+    retention = min((row["retention"] for row in rows), key=lambda share: (abs(share - _HALF), share))
+    there = sorted((row for row in rows if row["retention"] == retention), key=lambda row: row["nll_change"])
+    told = [f"least by {there[0]['strategy']}, {there[0]['nll_change']:+.3f} nats a token"]
+    if len(there) > 1:
+        told.append(f"most by {there[-1]['strategy']}, {there[-1]['nll_change']:+.3f}")
+    told += [f"random heads {row['nll_change']:+.3f}" for row in there[1:-1] if row["strategy"] == "random"]
+    yield f"With {retention:.0%} of the heads kept, pruning costs {'; '.join(told)}."
+
+
+def _defined(row: dict[str, Any]) -> bool:
+    return row["nll_change"] is not None
