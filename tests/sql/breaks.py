@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tasks.registry import tables
+from tests.sql.direction_breaks import direction_breaks
 from tests.sql.made_up import Columns
 
 Break = Callable[[Columns], None]
@@ -62,11 +63,24 @@ def repeat(row: int) -> Break:
     return change
 
 
-def flip(row: int) -> Break:
+def scale(column: str, row: int, factor: float) -> Break:
     def change(columns: Columns) -> None:
-        columns["interior"][row] = not columns["interior"][row]
+        columns[column] = np.asarray(columns[column]).copy()
+        columns[column][row] *= factor
 
-    change.__name__ = "interior flipped"
+    change.__name__ = f"{column}*{factor}"
+    return change
+
+
+def no_dominant(columns: Columns) -> None:
+    columns["dominant"] = np.zeros(len(columns["dominant"]), bool)
+
+
+def flip(row: int, column: str = "interior") -> Break:
+    def change(columns: Columns) -> None:
+        columns[column][row] = not columns[column][row]
+
+    change.__name__ = f"{column} flipped"
     return change
 
 
@@ -120,10 +134,6 @@ PERTURBED: list[tuple[str, str, Break]] = [
     ("displacement_mean", "perturbation", add("displacement_mean", 0, 0.1)),
     ("repair_first_layer", "repair", alter("nll_repaired_sum", 0.1, repaired_layers="0")),
 ]
-
-
-def other_verdict(columns: Columns) -> None:
-    columns["correct"][1] = not columns["correct"][1]
 
 
 BREAKS: list[tuple[str, str, Break]] = [
@@ -262,37 +272,42 @@ BREAKS: list[tuple[str, str, Break]] = [
     ("taxonomy_shares", "taxonomy", put("share_sink", 0, np.nan)),
     ("related_selection", "selection", put("query", 0, 6)),
     *PERTURBED,
+    *direction_breaks(put, drop),
     *(
-        ("accepted_values", "minimal_pairs", put(column, 1, word))
-        for column, word in (
-            ("protocol", "ours"),
-            ("arm", "phase"),
-            ("pair_noise", "same"),
-            ("delta_kind", "absolutely"),
-            ("first_token", "yes"),
-            ("layers", "10-"),
-        )
+        ("accepted_values", table, put("protocol", 0, "printed"))
+        for table in ("scalogram", "pod_spectrum", "pod_modes")
     ),
-    ("minimal_pairs_complete", "minimal_pairs", drop(0)),
-    ("minimal_pairs_complete", "minimal_pairs", drop(3)),
-    ("minimal_pairs_scores", "minimal_pairs", put("logp_good", 1, 0.5)),
-    ("minimal_pairs_scores", "minimal_pairs", put("logp_bad", 1, np.nan)),
-    ("minimal_pairs_scores", "minimal_pairs", other_verdict),
-    ("minimal_pairs_scores", "minimal_pairs", put("n_bad", 1, 0)),
-    ("minimal_pairs_scores", "minimal_pairs", put("unmoved", 1, 61)),
-    ("minimal_pairs_scores", "minimal_pairs", put("n_tokens", 0, 3)),
-    ("minimal_pairs_scores", "minimal_pairs", put("delta", 1, -5.0)),
-    ("accepted_values", "probes", put("target", 0, "upos")),
-    ("accepted_values", "probes", put("feature", 0, "norm")),
-    ("accepted_values", "probes", put("metric", 0, "f1")),
-    ("probes_complete", "probes", drop(0)),
-    ("probes_scores", "probes", put("metric", 0, "r2")),
-    ("probes_scores", "probes", put("score", 0, 1.1)),
-    ("probes_scores", "probes", put("score_shuffled", 0, -0.1)),
-    ("probes_scores", "probes", put("score_lo", 0, 0.9)),
-    ("probes_scores", "probes", put("spearman", 0, 0.5)),
-    ("probes_scores", "probes", put("spearman", 3, 1.5)),
-    ("probes_scores", "probes", put("score_majority", 3, 0.1)),
+    ("accepted_values", "pod_summary", put("protocol", 0, "Exact")),
+    ("accepted_values", "scalogram", put("field", 0, "noise")),
+    ("accepted_values", "pod_spectrum", put("field", 0, "mean")),
+    ("accepted_values", "pod_summary", put("field", 0, "mean")),
+    ("scalogram_shares", "scalogram", add("energy_share", 0, 1e-3)),
+    ("scalogram_shares", "scalogram", put("energy", 0, -1.0)),
+    ("scalogram_shares", "scalogram", put("energy_share", 0, np.nan)),
+    ("scalogram_shares", "scalogram", no_dominant),
+    ("lag_mass_sum", "lag_mass", add("mass", 0, 0.5)),
+    ("lag_mass_sum", "lag_mass", put("lag_lo", 1, 2)),
+    ("lag_mass_sum", "lag_mass", put("mass", 1, -0.1)),
+    ("pod_sorted", "pod_spectrum", add("eigenvalue", 1, 5.0)),
+    ("pod_sorted", "pod_spectrum", put("eigenvalue", 3, -1e-9)),
+    ("pod_sorted", "pod_spectrum", drop(1)),
+    ("pod_energy", "pod_spectrum", add("energy_share", 0, 1e-6)),
+    ("pod_energy", "pod_spectrum", add("cumulative", 3, 1e-6)),
+    ("pod_energy", "pod_spectrum", add("eigenvalue", 0, 1e-3)),
+    ("pod_energy", "pod_summary", add("total_energy", 3, 1e-3)),
+    ("pod_theorem", "pod_summary", scale("reconstruction_error", 3, 1 + 1e-5)),
+    ("pod_theorem", "pod_summary", put("reconstruction_error", 3, np.nan)),
+    ("pod_rank", "pod_summary", put("h_star", 3, 4)),
+    ("pod_rank", "pod_summary", put("h_star", 3, 0)),
+    ("pod_rank", "pod_summary", flip(3, "saturated")),
+    ("pod_rank", "pod_summary", put("draw", 0, 1)),
+    ("pod_rank", "pod_summary", put("t_spec", 3, np.nan)),
+    ("coherency_ranges", "coherency", put("gamma", 0, 0.9)),
+    ("coherency_ranges", "coherency", put("gamma_null", 0, 1.1)),
+    ("coherency_ranges", "coherency", put("query_i", 0, 4)),
+    ("coherency_ranges", "coherency", put("lag", 0, 2)),
+    ("unique_scalogram", "scalogram", put("scale", 0, np.nan)),
+    ("related_pod_summary", "pod_summary", put("head", 0, 9)),
     ("token_scores_reduce", "token_scores", add("raw", 0, 1e-2)),
     ("token_scores_reduce", "token_scores", add("cw_inter_abs", 1, 1e-2)),
     ("token_scores_reduce", "token_scores", put("cw_intra", 1, np.nan)),

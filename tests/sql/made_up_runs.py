@@ -16,6 +16,7 @@ from storage.tables import PartWriter, write_table
 from tasks.registry import tables
 from tests.sql.made_up import DOCS, LAYERS, PER_LAYER, Columns, capture_columns, whole_columns
 from tests.sql.made_up_choices import choices_columns
+from tests.sql.made_up_multiscale import coherency_columns, pod_columns, scalogram_columns
 from tests.sql.made_up_pairs import pair_columns
 from tests.sql.made_up_perturbation import (
     displacement_columns,
@@ -37,6 +38,9 @@ FINALS: dict[str, Callable[[], dict[str, Columns]]] = {
     "contributions": whole_columns,
     "taxonomy": taxonomy_columns,
     "choices": choices_columns,
+    "scalogram": scalogram_columns,
+    "pod": pod_columns,
+    "coherency": coherency_columns,
     "probes": probes_columns,
     "minimal_pairs": pair_columns,
 }
