@@ -10,7 +10,7 @@ import numpy as np
 from tests.sql.made_up import Columns
 
 TASKS, ITEMS, SEEDS = ("det", "plural"), 8, 2
-DELTAS = (5.0, 10.0)
+DELTAS = (1.0, 5.0)
 
 
 def pair_columns() -> dict[str, Columns]:
@@ -18,7 +18,7 @@ def pair_columns() -> dict[str, Columns]:
     named = ("protocol", "arm", "pair_noise", "delta_kind", "layers", "first_token")
     conditions: list[dict[str, Any]] = [{**dict.fromkeys(named, "none"), "delta": 0.0, "seed": 0}]
     for arm, delta, noise, seed in product(("magnitude", "angle"), DELTAS, ("shared", "independent"), range(SEEDS)):
-        words = ("exact", arm, noise, "absolute", "10-19", "include")
+        words = ("exact", arm, noise, "absolute", "all", "include")
         conditions.append({**dict(zip(named, words, strict=True)), "delta": delta, "seed": seed})
     random, rows = np.random.default_rng(5), []
     for task, item, condition in product(TASKS, range(ITEMS), conditions):
