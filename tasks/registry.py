@@ -116,6 +116,8 @@ class Stage:
     identity: Callable[[Any], Mapping[str, Any]] | None = None
     """Parameters → what of them enters the stage's key, where that is not the parameters as they are: what lies in
     files that they name."""
+    about: Callable[[Sequence[str]], None] | None = None
+    """about(corpus): raises CorpusError where the corpus is not of the kind that the stage is about; None for any."""
     unit: str = DOCUMENTS
     """What the progress counts."""
     units: Callable[[Any, Sequence[int], int], int] | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -88,6 +88,13 @@ def identity(parameters: ProbesParameters) -> Mapping[str, Any]:
     return {**asdict(parameters), "treebank": files_digest(files, None) if files else ""}
 
 
+def about(corpus: Sequence[str]) -> None:
+    """Raise CorpusError for a corpus that is no treebank."""
+    from tasks.corpora.treebank import treebank_files
+
+    treebank_files(corpus)
+
+
 PROBES_STAGE = Stage(
     name="probes",
     version=1,
@@ -99,5 +106,6 @@ PROBES_STAGE = Stage(
     module="tasks.stages.probes",
     whole=frozenset(),
     identity=identity,
+    about=about,
     surveys=True,
 )
