@@ -13,6 +13,9 @@ from storage.warehouse import query
 _CONDITION = ("scope", "reduce", "direction", "sign", "keep_first", "layers")
 _PUBLISHED = ("raw", "vw", "vwon", "cw_intra")
 _SURE = 0.975
+_MOVED = ("protocol", "layers", "first_token", "pair_noise", "delta_kind")
+_MOST_TOLD = 4
+"""Ways of perturbing minimal pairs that are told."""
 
 
 def masking_lines(connection: DuckDBPyConnection, capture: str) -> Iterator[str]:
@@ -109,16 +112,23 @@ def minimal_pairs_lines(connection: DuckDBPyConnection, capture: str) -> Iterato
             f"Minimal pairs: {row['accuracy']:.0%} of {row['n_pairs']} right (95 % interval "
             f"{row['accuracy_lo']:.0%} to {row['accuracy_hi']:.0%}; chance 50%){first}."
         )
-    alike = ("protocol", "pair_noise", "delta_kind", "layers", "first_token")
     moved = [row for row in rows if row["arm"] != "none"]
-    for condition, group in groupby(moved, key=lambda row: tuple(row[name] for name in alike)):
-        protocol, noise, kind, layers, first = condition
-        by_delta: dict[float, dict[str, Any]] = {}
-        for row in group:
-            by_delta.setdefault(row["delta"], {})[row["arm"]] = row
-        arms = "; ".join(f"δ {delta:g} {_arms(of_arms)}" for delta, of_arms in by_delta.items())
-        kept = "" if first == "include" else ", first token left alone"
-        yield f"Moved in layers {layers} by {kind} δ ({protocol}, {noise} noise{kept}), magnitude / angle: {arms}."
+    groups = [(key, list(group)) for key, group in groupby(moved, key=lambda row: tuple(row[n] for n in _MOVED))]
+    for condition, group in groups[:_MOST_TOLD]:
+        yield _moved(dict(zip(_MOVED, condition, strict=True)), group)
+    if len(groups) > _MOST_TOLD:
+        yield f"{len(groups) - _MOST_TOLD} more ways of moving are in the query pair_accuracy."
+
+
+def _moved(condition: dict[str, Any], rows: list[dict[str, Any]]) -> str:
+    by_delta: dict[float, dict[str, Any]] = {}
+    for row in rows:
+        by_delta.setdefault(row["delta"], {})[row["arm"]] = row
+    arms = "; ".join(f"δ {delta:g} {_arms(of_arms)}" for delta, of_arms in by_delta.items())
+    kept = "" if condition["first_token"] == "include" else ", first token left alone"
+    way = f"{condition['protocol']}, {condition['pair_noise']} noise{kept}"
+    what = f"in layers {condition['layers']} by {condition['delta_kind']} δ ({way})"
+    return f"Moved {what}, magnitude / angle: {arms}."
 
 
 def _arms(of_arms: dict[str, dict[str, Any]]) -> str:

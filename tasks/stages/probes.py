@@ -1,12 +1,13 @@
 """The stage `probes`: part of speech and depth in the tree, read off a word's hidden state at every layer.
 
 From its direction ĥ, its magnitude ‖h‖, and the state itself (methods.md §3, "Probes"). A fit needs the words of all
-shards, so shards divide the layers: each does those that its number is the remainder of, one layer in memory at a time.
+shards, so shards divide the layers, one of which is in memory at a time.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -67,7 +68,7 @@ def per_shard(
     require_words(words, sum(len(store.documents(s)) for s in store.shards))
     splits = [split(words, target, parameters, context.seed) for target in parameters.targets]
     drawn = np.unique(np.concatenate([one.words for one in splits]))
-    layers = store.shape.layer_numbers("residual")[store.shards.index(shard.index) :: n_shards]
+    layers = layers_of(store.shape.layer_numbers("residual"), store.shards.index(shard.index), n_shards)
     quality = {"probes_undefined": 0, "probes_not_converged": 0, "states_without_a_direction": 0}
     whole = len(shard.documents) * len(store.shape.kept_layers)
     for layer in layers:
@@ -85,6 +86,12 @@ def per_shard(
     if not layers:
         context.advance(whole)
     return {}, quality
+
+
+def layers_of(layers: Sequence[int], shard: int, n_shards: int) -> list[int]:
+    """The layers that a shard does: each is one shard's, and those that have any are spread evenly, so that how many
+    shards are done says how much is."""
+    return [layer for at, layer in enumerate(layers) if at * n_shards // len(layers) == shard]
 
 
 def split(words: Partial, target: str, parameters: ProbesParameters, seed: int) -> Split:

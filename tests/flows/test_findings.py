@@ -161,6 +161,12 @@ def test_pairs_are_told_clean_and_by_arm(answers: dict[str, list[dict[str, Any]]
     )
     assert "layers 10-19 by absolute δ (exact, shared noise, first token left alone), magnitude / angle:" in second
     assert second.endswith("δ 5 60% / 80% (+20% apart, 95 % interval +10% to +30%).")
+    others = [{**moved, "arm": "angle", "accuracy": 0.8, **dict.fromkeys(apart), "layers": str(n)} for n in range(6)]
+    answers["pair_accuracy"] = others
+    lines = list(minimal_pairs_lines(CONNECTION, "a"))
+    assert len(lines) == 5
+    assert lines[0].endswith("magnitude / angle: δ 5 – / 80%.")
+    assert lines[-1] == "2 more ways of moving are in the query pair_accuracy."
 
 
 def test_probes_are_told_at_their_best_layer(answers: dict[str, list[dict[str, Any]]]) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from storage.errors import CorpusError, UnknownName, UsageError
 from tasks.kernels.perturbation import noise
@@ -27,6 +29,7 @@ from tests.oracles import perturbation as oracle
 from tests.oracles.displaced_model import DisplacedModel, Rule
 from tests.stages.choosing import ids_of, make
 from tests.stages.running import Ran, run
+from tests.tasks import made_captures
 from tests.tasks.made_captures import Made
 
 PAIRS = [("The cat sees", "The cat see"), ("A dog", "A cog"), ("He is so old", "He are so old"), ("Same", "Same")]
@@ -239,3 +242,22 @@ def test_an_absolute_delta_needs_no_residual_stream_and_a_relative_one_does(tmp_
     ran = run(made, "minimal_pairs", {"files": [file], "relative_deltas": [], "deltas": [1.0], "layers": ["1"]})
     assert len(ran.rows("minimal_pairs")) == 3 * 3
     assert medians({}) == {}
+
+
+def test_a_real_models_pairs_are_as_likely_as_transformers_says(fixtures: Path, tmp_path: Path) -> None:
+    model, text = fixtures / "models" / "stories260K", tmp_path / "text.txt"
+    text.write_text("Once upon a time there was a cat.")
+    made = made_captures.make(model, [text], tmp_path / "runs", device="cpu", attention="none", keep="value")
+    file = fixtures / "data/blimp/determiner_noun_agreement_1.jsonl"
+    ran = run(made, "minimal_pairs", {"arms": ["none"], "files": [str(file)], "items": 12})
+    rows = sorted(ran.rows("minimal_pairs"), key=lambda row: row["item"])
+    plain: Any = AutoModelForCausalLM.from_pretrained(model)
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    for row, line in zip(rows, file.read_text().splitlines()[:12], strict=True):
+        for side in ("good", "bad"):
+            ids = tokenizer(json.loads(line)[f"sentence_{side}"], return_tensors="pt").input_ids
+            assert ids[0, 0] == tokenizer.bos_token_id
+            with torch.inference_mode():
+                loss = plain(ids, labels=ids).loss
+            assert row[f"logp_{side}"] == pytest.approx(-float(loss) * (ids.shape[1] - 1), rel=1e-5)
+            assert row[f"n_{side}"] == ids.shape[1] - 1

@@ -15,7 +15,7 @@ from tasks.parameters import stage_parameters
 from tasks.prepared import Prepared
 from tasks.registry import stage
 from tasks.stage import prepare_stage
-from tasks.stages.probes import split, states_of
+from tasks.stages.probes import layers_of, split, states_of
 from tasks.stages.probes_declaration import ProbesParameters
 from tasks.stages.probes_words import COUNTS, folds_of, words_of
 from tests.stages.running import Ran, run
@@ -130,6 +130,16 @@ def test_a_score_is_that_of_a_fit_written_out(done: Ran, made: Made) -> None:
     assert row["score"] == pytest.approx(model.score((test - mean) / sd, one.labels[~one.training]), abs=0.04)
     values, counts = np.unique(one.labels[one.training], return_counts=True)
     assert row["score_majority"] == pytest.approx((one.labels[~one.training] == values[counts.argmax()]).mean())
+
+
+@pytest.mark.parametrize("n_shards", [1, 2, 3, 7, 40])
+def test_each_layer_is_one_shards(n_shards: int) -> None:
+    layers = (0, 1, 2, 5, 6, 9)
+    of_shards = [layers_of(layers, shard, n_shards) for shard in range(n_shards)]
+    assert sorted(layer for own in of_shards for layer in own) == list(layers)
+    assert max(map(len, of_shards)) <= -(-len(layers) // n_shards)
+    halves = sum(map(len, of_shards[: n_shards // 2])), sum(map(len, of_shards[n_shards // 2 :]))
+    assert n_shards == 1 or abs(halves[0] - halves[1]) <= 2
 
 
 def test_folds_hold_whole_sentences_out() -> None:
