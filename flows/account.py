@@ -10,6 +10,7 @@ from typing import Any
 from duckdb import DuckDBPyConnection
 
 from flows.console import output, plain
+from flows.field_findings import coherency_lines, pod_lines, scalogram_lines
 from flows.findings import choices_lines, masking_lines, sink_lines
 from flows.head_findings import head_ablation_lines, pruning_lines, selection_lines, taxonomy_lines
 from flows.outcome import Outcome
@@ -71,6 +72,9 @@ def _found(connection: DuckDBPyConnection, capture: str, done: Collection[str]) 
         "perturbation": perturbation_lines,
         "repair": repair_lines,
         "propagation": propagation_lines,
+        "scalogram": scalogram_lines,
+        "pod": pod_lines,
+        "coherency": coherency_lines,
     }
     return [line for stage, lines in telling.items() if stage in done for line in lines(connection, capture)]
 

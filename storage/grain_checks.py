@@ -35,28 +35,41 @@ def grain_checks() -> list[Check]:
 
 
 def _unique(view: sql.SqlFile) -> Check:
-    """No two rows of one key, and no key with a NULL.
+    """No two rows of one key, and no key with a NULL that does not stand for something.
 
     The last key column is counted as a list inside groups of the others: a group per key takes ten times the memory.
     """
-    last = view.keys[-1]
+    last, whole = view.keys[-1], [key for key in view.keys[:-1] or view.keys if key not in _nullable(view)]
     groups = ", ".join(view.keys[:-1] or view.keys)
-    nulls = " + ".join(f"count(*) filter (where {key} is null)" for key in view.keys[:-1] or view.keys)
+    nulls = " + ".join(f"count(*) filter (where {key} is null)" for key in whole)
     body = f"""
         with counted as (
             select {groups}, count(*) - list_unique(list({last})) + {nulls} as error, 0 as tolerance
             from {view.name} group by {groups}
         )
         select * from counted where $everything or error > tolerance"""
-    return Check(f"unique_{view.name}", f"{view.name}: {view.grain}, and no part of the key is NULL.", body)
+    but = "".join(f" but {key}" for key in view.keys if key in _nullable(view))
+    return Check(f"unique_{view.name}", f"{view.name}: {view.grain}, and no part of the key{but} is NULL.", body)
+
+
+def _nullable(view: sql.SqlFile) -> frozenset[str]:
+    """The key columns whose NULL stands for something, as their meaning says: a head's for the mean of all heads."""
+    meanings = view.column_meanings()
+    return frozenset(key for key in view.keys if "NULL for" in meanings[key])
 
 
 def _related(view: sql.SqlFile) -> Check:
-    """The capture, document and head of every row exist, and its positions lie inside the document."""
+    """The capture, document, layer and head of every row exist, and its positions lie inside the document."""
     places = [key for key in _PLACES if key in view.keys]
     owners = {o: keys for o, keys in _OWNERS.items() if o != view.name and set(keys) <= set(places)}
     joins = [f"left join {owner} using ({', '.join(keys)})" for owner, keys in owners.items()]
-    faults = [f"({owner}.stage_key is null)::integer" for owner in owners]
+    faults = [
+        f"({owner}.stage_key is null{' and head is not null' if 'head' in {*keys} & _nullable(view) else ''})::integer"
+        for owner, keys in owners.items()
+    ]
+    if "layer" in places and ("heads" not in owners or "head" in _nullable(view)) and view.name != "heads":
+        joins.append("left join (select distinct capture, layer, true as there from heads) using (capture, layer)")
+        faults.append("(there is null)::integer")
     spans = [key for key in _POSITIONS if key in view.keys]
     if spans:
         faults.append("(not coalesce(lowest >= 0 and highest < documents.n_tokens, false))::integer")

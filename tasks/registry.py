@@ -105,6 +105,9 @@ class Stage:
     """What of heads and query positions the store must hold all of."""
     fits: Callable[[Any, StoreShape], None] | None = None
     """fits(parameters, shape): raises UsageError where the parameters ask for a layer that the store has not."""
+    suits: Callable[[Any, StoreShape, Sequence[int]], None] | None = None
+    """suits(parameters, shape, lengths): raises UsageError where the stage is not defined over such a store, or over
+    documents of these lengths."""
     on_request: bool = False
     """Whether a run leaves it out unless it is named: it costs many forward passes, or many rows a token."""
     identity: Callable[[Any], Mapping[str, Any]] | None = None
@@ -147,15 +150,17 @@ def stages() -> dict[str, Stage]:
     from tasks.stages.choices_declaration import CHOICES_STAGE
     from tasks.stages.contributions_declaration import CONTRIBUTIONS
     from tasks.stages.masking_declaration import MASKING_STAGE
+    from tasks.stages.multiscale_declaration import COHERENCY_STAGE, POD_STAGE, SCALOGRAM_STAGE
     from tasks.stages.perturbation_declaration import PERTURBATION_STAGE, PROPAGATION_STAGE, REPAIR_STAGE
     from tasks.stages.pruning_declaration import HEAD_ABLATION_STAGE, PRUNING_STAGE
     from tasks.stages.selection_declaration import SELECTION, TAXONOMY
     from tasks.stages.sink_declaration import SINK
 
     replayed = (MASKING_STAGE, CHOICES_STAGE, SINK)
-    heads = (SELECTION, TAXONOMY, PRUNING_STAGE, HEAD_ABLATION_STAGE)
+    of_heads = (SELECTION, TAXONOMY, PRUNING_STAGE, HEAD_ABLATION_STAGE)
     perturbed = (PERTURBATION_STAGE, REPAIR_STAGE, PROPAGATION_STAGE)
-    return {s.name: s for s in (CONTRIBUTIONS, *replayed, *heads, *perturbed)}
+    of_fields = (SCALOGRAM_STAGE, POD_STAGE, COHERENCY_STAGE)
+    return {s.name: s for s in (CONTRIBUTIONS, *replayed, *of_heads, *perturbed, *of_fields)}
 
 
 def stage(name: str) -> Stage:

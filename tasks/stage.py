@@ -64,6 +64,8 @@ def prepare_stage(runs: str, capture: str, name: str, overrides: Mapping[str, An
     require_captured(runs, capture, name)
     if declared.fits is not None:
         declared.fits(parameters, open_store(prepared, declared).shape)
+    if declared.suits is not None:
+        declared.suits(parameters, open_store(prepared, declared).shape, prepared.record["lengths"])
     key = stage_key(declared, parameters, prepared.record["key"], seed)
     if declared.needs_model and stage_parts_left(runs, capture, name, key):
         open_replay(runs, capture)  # what it refuses is refused before this run stands in an older one's place

@@ -39,6 +39,20 @@ with held as (
     union all
     select capture, 'taxonomy.class', class, ['retriever', 'mixer', 'reset'] from taxonomy group by all
     union all
+    select capture, 'scalogram.protocol', protocol, ['exact', 'published'] from scalogram group by all
+    union all
+    select capture, 'scalogram.field', field, ['observed', 'uniform', 'doc_shuffle'] from scalogram group by all
+    union all
+    select capture, 'pod_spectrum.protocol', protocol, ['exact', 'published'] from pod_spectrum group by all
+    union all
+    select capture, 'pod_spectrum.field', field, ['observed', 'lag_shuffle', 'gaussian'] from pod_spectrum group by all
+    union all
+    select capture, 'pod_summary.protocol', protocol, ['exact', 'published'] from pod_summary group by all
+    union all
+    select capture, 'pod_summary.field', field, ['observed', 'lag_shuffle', 'gaussian'] from pod_summary group by all
+    union all
+    select capture, 'pod_modes.protocol', protocol, ['exact', 'published'] from pod_modes group by all
+    union all
     select capture, 'choices.scope', scope, ['none', 'entry', 'token', 'row', 'layer_token'] from choices group by all
     union all
     select capture, 'choices.reduce', reduce, ['none', 'mean', 'sum'] from choices group by all

@@ -62,11 +62,24 @@ def repeat(row: int) -> Break:
     return change
 
 
-def flip(row: int) -> Break:
+def scale(column: str, row: int, factor: float) -> Break:
     def change(columns: Columns) -> None:
-        columns["interior"][row] = not columns["interior"][row]
+        columns[column] = np.asarray(columns[column]).copy()
+        columns[column][row] *= factor
 
-    change.__name__ = "interior flipped"
+    change.__name__ = f"{column}*{factor}"
+    return change
+
+
+def no_dominant(columns: Columns) -> None:
+    columns["dominant"] = np.zeros(len(columns["dominant"]), bool)
+
+
+def flip(row: int, column: str = "interior") -> Break:
+    def change(columns: Columns) -> None:
+        columns[column][row] = not columns[column][row]
+
+    change.__name__ = f"{column} flipped"
     return change
 
 
@@ -257,6 +270,41 @@ BREAKS: list[tuple[str, str, Break]] = [
     ("taxonomy_shares", "taxonomy", put("share_sink", 0, np.nan)),
     ("related_selection", "selection", put("query", 0, 6)),
     *PERTURBED,
+    *(
+        ("accepted_values", table, put("protocol", 0, "printed"))
+        for table in ("scalogram", "pod_spectrum", "pod_modes")
+    ),
+    ("accepted_values", "pod_summary", put("protocol", 0, "Exact")),
+    ("accepted_values", "scalogram", put("field", 0, "noise")),
+    ("accepted_values", "pod_spectrum", put("field", 0, "mean")),
+    ("accepted_values", "pod_summary", put("field", 0, "mean")),
+    ("scalogram_shares", "scalogram", add("energy_share", 0, 1e-3)),
+    ("scalogram_shares", "scalogram", put("energy", 0, -1.0)),
+    ("scalogram_shares", "scalogram", put("energy_share", 0, np.nan)),
+    ("scalogram_shares", "scalogram", no_dominant),
+    ("lag_mass_sum", "lag_mass", add("mass", 0, 0.5)),
+    ("lag_mass_sum", "lag_mass", put("lag_lo", 1, 2)),
+    ("lag_mass_sum", "lag_mass", put("mass", 1, -0.1)),
+    ("pod_sorted", "pod_spectrum", add("eigenvalue", 1, 5.0)),
+    ("pod_sorted", "pod_spectrum", put("eigenvalue", 3, -1e-9)),
+    ("pod_sorted", "pod_spectrum", drop(1)),
+    ("pod_energy", "pod_spectrum", add("energy_share", 0, 1e-6)),
+    ("pod_energy", "pod_spectrum", add("cumulative", 3, 1e-6)),
+    ("pod_energy", "pod_spectrum", add("eigenvalue", 0, 1e-3)),
+    ("pod_energy", "pod_summary", add("total_energy", 3, 1e-3)),
+    ("pod_theorem", "pod_summary", scale("reconstruction_error", 3, 1 + 1e-5)),
+    ("pod_theorem", "pod_summary", put("reconstruction_error", 3, np.nan)),
+    ("pod_rank", "pod_summary", put("h_star", 3, 4)),
+    ("pod_rank", "pod_summary", put("h_star", 3, 0)),
+    ("pod_rank", "pod_summary", flip(3, "saturated")),
+    ("pod_rank", "pod_summary", put("draw", 0, 1)),
+    ("pod_rank", "pod_summary", put("t_spec", 3, np.nan)),
+    ("coherency_ranges", "coherency", put("gamma", 0, 0.9)),
+    ("coherency_ranges", "coherency", put("gamma_null", 0, 1.1)),
+    ("coherency_ranges", "coherency", put("query_i", 0, 4)),
+    ("coherency_ranges", "coherency", put("lag", 0, 2)),
+    ("unique_scalogram", "scalogram", put("scale", 0, np.nan)),
+    ("related_pod_summary", "pod_summary", put("head", 0, 9)),
     ("token_scores_reduce", "token_scores", add("raw", 0, 1e-2)),
     ("token_scores_reduce", "token_scores", add("cw_inter_abs", 1, 1e-2)),
     ("token_scores_reduce", "token_scores", put("cw_intra", 1, np.nan)),

@@ -22,6 +22,7 @@ from tests.sql.made_up_perturbation import (
     propagation_columns,
     repair_columns,
 )
+from tests.sql.made_up_multiscale import coherency_columns, pod_columns, scalogram_columns
 from tests.sql.made_up_replays import ablation_columns, masking_columns, pruning_columns, sink_columns
 from tests.sql.made_up_selection import SELECTION_PER_LAYER, taxonomy_columns
 
@@ -35,6 +36,9 @@ FINALS: dict[str, Callable[[], dict[str, Columns]]] = {
     "contributions": whole_columns,
     "taxonomy": taxonomy_columns,
     "choices": choices_columns,
+    "scalogram": scalogram_columns,
+    "pod": pod_columns,
+    "coherency": coherency_columns,
 }
 """Stages with rows over the whole capture."""
 REPLAYS: dict[str, Mapping[str, Callable[[range, Columns], Columns]]] = {

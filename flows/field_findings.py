@@ -1,0 +1,68 @@
+"""What the stages over ensembles of attention fields found: a few lines, from the named queries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from duckdb import DuckDBPyConnection
+
+from storage.numbers import spans
+from storage.warehouse import query, run_sql
+
+_NOISE = 3.0
+"""Standard deviations within which a rank is not told from a null's."""
+
+
+def scalogram_lines(connection: DuckDBPyConnection, capture: str) -> Iterator[str]:
+    """Energy at fine and coarse scales of the first and the last layer, beside the document-shuffled ensemble."""
+    rows = query(connection, "scale_by_layer", {"capture": capture}).to_pylist()
+    for row in rows[:1] + rows[1:][-1:]:
+        yield (
+            f"Layer {row['layer']}: {row['fine_share']:.0%} of the energy along the lag at scales up to 7 and "
+            f"{row['coarse_share']:.0%} from 20 (documents shuffled {row['fine_share_shuffled']:.0%} and "
+            f"{row['coarse_share_shuffled']:.0%}, uniform rows {row['fine_share_uniform']:.0%} and "
+            f"{row['coarse_share_uniform']:.0%}); {row['mass_from_20']:.0%} of the attention goes 20 or more back."
+        )
+
+
+def pod_lines(connection: DuckDBPyConnection, capture: str) -> Iterator[str]:
+    """Effective ranks of the layers' unfiltered fields, and in which of them they are told from noise."""
+    rows = query(connection, "effective_rank", {"capture": capture, "whole": True}).to_pylist()
+    whole = [row for row in rows if row["filter_scale"] is None and row["h_star"] is not None]
+    if not whole:
+        return
+    n, ranks = whole[0]["n_snapshots"], [row["h_star"] for row in whole]
+    told = f"Effective rank H*(0.10) of {n} documents' fields: {min(ranks)} to {max(ranks)} of at most {n - 1}"
+    if all(row["n_draws"] for row in whole):
+        nulls = [row["lag_shuffle_mean"] for row in whole] + [row["gaussian_mean"] for row in whole]
+        near = [row["layer"] for row in whole if not _apart(row)]
+        told += f", of noise of the same size {min(nulls):.0f} to {max(nulls):.0f}"
+        told += f"; not told from a null in layers {spans(near)}" if near else "; apart from both nulls in every layer"
+    saturated = [row["layer"] for row in whole if row["saturated"]]
+    if saturated:
+        told += f"; in layers {spans(saturated)} the number of documents decides"
+    yield f"{told}."
+
+
+def _apart(row: dict[str, Any]) -> bool:
+    """Whether a rank is more than three standard deviations from both nulls."""
+    scores = [row["z_lag_shuffle"], row["z_gaussian"]]
+    return all(z is not None and abs(z) > _NOISE for z in scores)
+
+
+_COHERENCY = """
+select layer, avg(gamma::double) as gamma, avg(gamma_null::double) as gamma_null
+from coherency where capture = '{}' and query_i < query_j group by layer having count(gamma) > 0 order by layer
+"""
+
+
+def coherency_lines(connection: DuckDBPyConnection, capture: str) -> Iterator[str]:
+    """The layer whose rows go together most, beside permuted documents."""
+    rows = run_sql(connection, _COHERENCY.format(capture.replace("'", "''"))).to_pylist()
+    most = max(rows, key=lambda row: row["gamma"] - row["gamma_null"], default=None)
+    if most is not None:
+        yield (
+            f"Query rows fluctuate together most in layer {most['layer']}: coherency {most['gamma']:.2f}, "
+            f"with permuted documents {most['gamma_null']:.2f}."
+        )
