@@ -19,6 +19,7 @@ def main() -> None:
         ("masking", text, "--grid"),
         ("ablation", text),
         ("selection", text),
+        ("pod",),
         ("capture", text),
         ("storage", text),
         ("families",),

@@ -75,7 +75,7 @@ create or replace macro strategy_order() as
     [
         'taxonomy', 'taxonomy_reset_retriever_mixer', 'taxonomy_mixer_reset_retriever', 'taxonomy_mixer_retriever_reset',
         'taxonomy_retriever_reset_mixer', 'taxonomy_retriever_mixer_reset', 'weight_magnitude', 'entropy_high',
-        'entropy_low', 'contribution', 'f_score', 'random'
+        'entropy_low', 'contribution', 'f_score', 'h_star', 'random'
     ];
 
 -- The modified z-score of Iglewicz & Hoaglin (1993): how far x stands from a median, in units of the median absolute

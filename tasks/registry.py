@@ -57,6 +57,8 @@ class StageContext:
     """The captured model, to run again; None in a stage that needs none."""
     survey: Partial | None = field(default=None, compare=False)
     """What `combine_survey` made of all shards; None in a stage that surveys nothing."""
+    n_shards: int = field(default=0, compare=False)
+    """Shards of the capture."""
     once: Once = field(default=lambda _name, compute: compute(), compare=False)
     """once(name, compute): the arrays of a piece of a shard that takes long, kept should the shard be interrupted."""
 

@@ -160,7 +160,9 @@ def _shard_part(
     parameters = stage_parameters(declared, run.parameters)
     rows = _PartRows(prepared.fs, staging, declared, prepared.layout.capture, run.key)
     checkpoints = Checkpoints(prepared, run.stage, run.key, shard_part(shard), staging)
-    context = stage_context(declared, run, store, replay=replay, once=checkpoints.once, survey=survey)
+    context = stage_context(
+        declared, run, store, replay=replay, once=checkpoints.once, survey=survey, n_shards=prepared.n_shards
+    )
     partial, quality = declared.steps().per_shard(store, store.shard(shard), parameters, context, rows)
     work = Work(quality=quality)
     rows.close(work, prepared.layout, run.key, shard_part(shard))

@@ -61,7 +61,7 @@ def survey_shards(runs: str, capture: str, name: str, key: str, shards: Sequence
 def _surveyed(
     prepared: Prepared, declared: Stage, run: StageRun, store: ActivationStore, shard: int, staging: str
 ) -> Work:
-    context = stage_context(declared, run, store, survey_name(run.stage))
+    context = stage_context(declared, run, store, survey_name(run.stage), n_shards=prepared.n_shards)
     parameters, work = stage_parameters(declared, run.parameters), Work()
     found = declared.survey_steps().survey(store, store.shard(shard), parameters, context)
     keep_partial(prepared, run, survey_part(shard), found, staging, work)
