@@ -18,6 +18,7 @@ def main() -> None:
         ("masking", text),
         ("masking", text, "--grid"),
         ("ablation", text),
+        ("perturbation", text),
         ("selection", text),
         ("pod",),
         ("capture", text),

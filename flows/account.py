@@ -14,6 +14,7 @@ from flows.field_findings import coherency_lines, pod_lines, scalogram_lines
 from flows.findings import choices_lines, masking_lines, sink_lines
 from flows.head_findings import head_ablation_lines, pruning_lines, selection_lines, taxonomy_lines
 from flows.outcome import Outcome
+from flows.perturbation_findings import perturbation_lines, propagation_lines, repair_lines
 from storage.filesystem import open_runs
 from storage.layout import WAREHOUSE, Layout
 from storage.warehouse import CheckResult, connect, query, run_sql
@@ -68,6 +69,9 @@ def _found(connection: DuckDBPyConnection, capture: str, done: Collection[str]) 
         "masking": masking_lines,
         "sink": sink_lines,
         "choices": choices_lines,
+        "perturbation": perturbation_lines,
+        "repair": repair_lines,
+        "propagation": propagation_lines,
         "scalogram": scalogram_lines,
         "pod": pod_lines,
         "coherency": coherency_lines,

@@ -98,3 +98,18 @@ create or replace macro wilson_lo(p, n) as
     greatest(0, (p + 1.9208 / n - 1.96 * sqrt(p * (1 - p) / n + 0.9604 / n ** 2)) / (1 + 3.8416 / n));
 create or replace macro wilson_hi(p, n) as
     least(1, (p + 1.9208 / n + 1.96 * sqrt(p * (1 - p) / n + 0.9604 / n ** 2)) / (1 + 3.8416 / n));
+
+-- One damage in units of another; NULL where the other is none, so that nothing is told by how it is divided by.
+create or replace macro damage_ratio(damage, other) as case when other > 0 then damage / other end;
+
+-- The unit roundoff of a dtype: the largest relative error of one rounding to it. From `compute_dtype` of the table captures.
+create or replace macro unit_roundoff(compute_dtype) as
+    case compute_dtype when 'float32' then 2.0 ** -24 when 'float16' then 2.0 ** -11 else 2.0 ** -8 end;
+
+-- The share of a damage that is gone, in percent; NULL where the damage is below 0.01 nats a token. Sums in nats.
+create or replace macro recovery(recovered, damage, n_predicted) as
+    case when damage >= 0.01 * n_predicted then 100 * recovered / damage end;
+
+-- The first of the layers that a text names, as the tables do.
+create or replace macro first_layer(text) as
+    case when text = 'all' then 0 else regexp_extract(text, '^\d+')::integer end;

@@ -105,8 +105,8 @@ class Stage:
     module: str
     whole: frozenset[str] = frozenset({ALL_HEADS, ALL_POSITIONS})
     """What of heads and query positions the store must hold all of."""
-    fits: Callable[[Any, Sequence[int]], None] | None = None
-    """fits(parameters, layers): raises UsageError where the parameters ask for a layer that is not among those."""
+    fits: Callable[[Any, StoreShape], None] | None = None
+    """fits(parameters, shape): raises UsageError where the parameters ask for a layer that the store has not."""
     suits: Callable[[Any, StoreShape, Sequence[int]], None] | None = None
     """suits(parameters, shape, lengths): raises UsageError where the stage is not defined over such a store, or over
     documents of these lengths."""
@@ -153,14 +153,16 @@ def stages() -> dict[str, Stage]:
     from tasks.stages.contributions_declaration import CONTRIBUTIONS
     from tasks.stages.masking_declaration import MASKING_STAGE
     from tasks.stages.multiscale_declaration import COHERENCY_STAGE, POD_STAGE, SCALOGRAM_STAGE
+    from tasks.stages.perturbation_declaration import PERTURBATION_STAGE, PROPAGATION_STAGE, REPAIR_STAGE
     from tasks.stages.pruning_declaration import HEAD_ABLATION_STAGE, PRUNING_STAGE
     from tasks.stages.selection_declaration import SELECTION, TAXONOMY
     from tasks.stages.sink_declaration import SINK
 
     replayed = (MASKING_STAGE, CHOICES_STAGE, SINK)
     of_heads = (SELECTION, TAXONOMY, PRUNING_STAGE, HEAD_ABLATION_STAGE)
+    perturbed = (PERTURBATION_STAGE, REPAIR_STAGE, PROPAGATION_STAGE)
     of_fields = (SCALOGRAM_STAGE, POD_STAGE, COHERENCY_STAGE)
-    return {s.name: s for s in (CONTRIBUTIONS, *replayed, *of_heads, *of_fields)}
+    return {s.name: s for s in (CONTRIBUTIONS, *replayed, *of_heads, *perturbed, *of_fields)}
 
 
 def stage(name: str) -> Stage:

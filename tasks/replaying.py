@@ -14,6 +14,7 @@ from tasks.prepared import Prepared
 if TYPE_CHECKING:
     from tasks.models.interventions import Condition
     from tasks.models.replay import Replayed, Replayer, Start
+    from tasks.models.watching import Watch
 
 _ROOM = 4
 """Batches of the capture that one of a replay may be as large as: it keeps no attention."""
@@ -69,7 +70,11 @@ class CapturedReplay:
         return [doc for shard in self.store.shards for doc in self.prepared.record["shards"][shard]]
 
     def run(
-        self, layer: int, conditions: Sequence[Condition] = ((),), documents: Sequence[int] | None = None
+        self,
+        layer: int,
+        conditions: Sequence[Condition] = ((),),
+        documents: Sequence[int] | None = None,
+        watch: Watch | None = None,
     ) -> Iterator[Replayed]:
         """Every document, or those named, under every condition, from `layer` (n_layers: head and loss only).
 
@@ -81,7 +86,7 @@ class CapturedReplay:
         n_layers = self.store.shape.n_layers
         if not 0 <= layer <= n_layers:
             raise UsageError(f"a layer from 0 to {n_layers} to replay from", got=str(layer), where=self.store_name)
-        return self.replayer.run(layer, self.starts(layer, wanted), conditions)
+        return self.replayer.run(layer, self.starts(layer, wanted), conditions, watch)
 
     def starts(self, layer: int, documents: Sequence[int]) -> Iterator[Start]:
         """Documents where a replay from `layer` begins, in the store's order; a batch of the store is in memory."""

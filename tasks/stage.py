@@ -63,7 +63,7 @@ def prepare_stage(runs: str, capture: str, name: str, overrides: Mapping[str, An
     parameters = stage_parameters(declared, overrides)
     require_captured(runs, capture, name)
     if declared.fits is not None:
-        declared.fits(parameters, open_store(prepared, declared).shape.kept_layers)
+        declared.fits(parameters, open_store(prepared, declared).shape)
     if declared.suits is not None:
         declared.suits(parameters, open_store(prepared, declared).shape, prepared.record["lengths"])
     key = stage_key(declared, parameters, prepared.record["key"], seed)

@@ -66,6 +66,53 @@ with held as (
         ['none', 'raw', 'vw', 'vwon', 'cw_intra', 'cw_inter', 'norm', 'alti', 'rollout', 'random']
     from choices group by all
     union all
+    select capture, 'perturbation.protocol', protocol, ['exact', 'published'] from perturbation group by all
+    union all
+    select capture, 'perturbation.arm', arm, ['magnitude', 'angle'] from perturbation group by all
+    union all
+    select capture, 'perturbation.delta_kind', delta_kind, ['absolute', 'relative'] from perturbation group by all
+    union all
+    select capture, 'perturbation.layers', layers, case when is_layers(layers) then [layers] end from perturbation group by all
+    union all
+    select capture, 'perturbation.first_token', first_token, ['include', 'exclude'] from perturbation group by all
+    union all
+    select capture, 'displacement.protocol', protocol, ['exact', 'published'] from displacement group by all
+    union all
+    select capture, 'displacement.arm', arm, ['magnitude', 'angle'] from displacement group by all
+    union all
+    select capture, 'displacement.delta_kind', delta_kind, ['absolute', 'relative'] from displacement group by all
+    union all
+    select capture, 'displacement.layers', layers, case when is_layers(layers) then [layers] end from displacement group by all
+    union all
+    select capture, 'displacement.first_token', first_token, ['include', 'exclude'] from displacement group by all
+    union all
+    select capture, 'repair.protocol', protocol, ['exact', 'published'] from repair group by all
+    union all
+    select capture, 'repair.arm', arm, ['magnitude', 'angle'] from repair group by all
+    union all
+    select capture, 'repair.delta_kind', delta_kind, ['absolute', 'relative'] from repair group by all
+    union all
+    select capture, 'repair.layers', layers, case when is_layers(layers) then [layers] end from repair group by all
+    union all
+    select capture, 'repair.first_token', first_token, ['include', 'exclude'] from repair group by all
+    union all
+    select capture, 'propagation.protocol', protocol, ['exact', 'published'] from propagation group by all
+    union all
+    select capture, 'propagation.arm', arm, ['magnitude', 'angle'] from propagation group by all
+    union all
+    select capture, 'propagation.delta_kind', delta_kind, ['absolute', 'relative'] from propagation group by all
+    union all
+    select capture, 'propagation.layers', layers, case when is_layers(layers) then [layers] end from propagation group by all
+    union all
+    select capture, 'propagation.first_token', first_token, ['include', 'exclude'] from propagation group by all
+    union all
+    select capture, 'repair.target', target, ['attention_output', 'attention_weights', 'norm_output', 'mlp_output']
+    from repair group by all
+    union all
+    select capture, 'repair.repaired_layers', repaired_layers,
+        case when is_layers(repaired_layers) then [repaired_layers] end
+    from repair group by all
+    union all
     select capture, 'stages.status', status, ['done', 'stale', 'partial', 'failed'] from stages group by all
     union all
     select capture, 'captures.value_dtype', value_dtype, ['float32', 'float16', 'bfloat16', 'none']

@@ -9,6 +9,12 @@ with held as (
     select capture, 'head_ablation', doc, nll_sum from head_ablation
     union all
     select capture, 'pruning', doc, nll_sum from pruning
+    union all
+    select capture, 'perturbation', doc, nll_sum from perturbation
+    union all
+    select capture, 'repair', doc, nll_perturbed_sum from repair
+    union all
+    select capture, 'repair', doc, nll_repaired_sum from repair
 ),
 measured as (
     select capture, table_name, doc, count(*) - count(*) filter (where nll_sum >= 0) as error, 0 as tolerance

@@ -9,6 +9,10 @@ with held as (
     select capture, 'head_ablation', doc, nll_clean_sum, n_predicted from head_ablation
     union all
     select capture, 'pruning', doc, nll_clean_sum, n_predicted from pruning
+    union all
+    select capture, 'perturbation', doc, nll_clean_sum, n_predicted from perturbation
+    union all
+    select capture, 'repair', doc, nll_clean_sum, n_predicted from repair
 ),
 measured as (
     select

@@ -13,9 +13,11 @@ from torch import Tensor, nn
 
 from tasks.models import selfcheck
 from tasks.models.blocks import QueryBlocks
+from tasks.models.displacing import moved
 from tasks.models.families import Anatomy
 from tasks.models.interventions import (
     Condition,
+    Displace,
     Intervention,
     Part,
     Perturb,
@@ -26,6 +28,7 @@ from tasks.models.interventions import (
 )
 from tasks.models.reweighing import Reweighing
 from tasks.models.selfcheck import Place
+from tasks.models.watching import Watching
 
 Wanted = Mapping[Part, frozenset[int]]
 """Part → the layers of which it is kept."""
@@ -52,6 +55,7 @@ class Intervening:
     model_name: str
     query_block: int
     wanted: Wanted = field(default_factory=dict)
+    watching: Watching | None = None
     layer: int = -1
     """The one that runs."""
     parts: dict[tuple[Part, int], list[dict[int, Tensor]]] = field(default_factory=dict)
@@ -84,7 +88,9 @@ class Intervening:
         """Nothing is recorded."""
 
     def attention_rows(self, start: int, first: int, weights: Tensor, *, q: Tensor, k: Tensor, scaling: float) -> None:
-        """Nothing is recorded."""
+        """A block's weights (B, H, q, K), as they are used."""
+        if self.watching is not None:
+            self.watching.attention(self.layer, start, weights)
 
     def heads_mixed(self, mixed: Tensor) -> None:
         """Nothing is recorded."""
@@ -112,9 +118,9 @@ class Intervening:
     def output(self, part: Part, output: Tensor, at: int | None = None) -> Tensor:
         """What leaves a module, (B, T, D) or (B T, D), restored and kept; `at`: of a part of several, which."""
 
-        def changed(document: int, own: Tensor, intervention: Intervention) -> Tensor:
+        def changed(b: int, own: Tensor, intervention: Intervention) -> Tensor:
             assert isinstance(intervention, Restore)
-            clean = intervention.clean.of(document)
+            clean = intervention.clean.of(self.rows[b].document)
             return clean if at is None else clean[at, :, : own.shape[-1]]
 
         by_row = output.reshape(len(self.rows), -1, output.shape[-1])
@@ -122,16 +128,25 @@ class Intervening:
         return self._leaving(part, by_row, asked, changed, (self.layer, at or 0)).view_as(output)
 
     def residual(self, layer: int, hidden: Tensor) -> Tensor:
-        """What leaves a layer, (B, T, D): perturbed and restored, in the order of each condition."""
+        """What leaves a layer, (B, T, D): perturbed, displaced and restored, in the order of each condition."""
 
-        def changed(document: int, own: Tensor, intervention: Intervention) -> Tensor:
+        def changed(b: int, own: Tensor, intervention: Intervention) -> Tensor:
+            document = self.rows[b].document
+            if isinstance(intervention, Displace):
+                after = moved(intervention, document, own)
+                if self.watching is not None:
+                    self.watching.displaced(b, intervention, own, after)
+                return after
             if isinstance(intervention, Perturb):
                 return own + intervention.delta.of(document).to(own.device, own.dtype)
             assert isinstance(intervention, Restore)
             return intervention.clean.of(document)
 
         asked = [(b, i) for b, i in self._asked.get(layer, ()) if in_residual(i)]
-        return self._leaving("residual", hidden, asked, changed, (layer, 0))
+        left = self._leaving("residual", hidden, asked, changed, (layer, 0))
+        if self.watching is not None:
+            self.watching.leaves(layer, left)
+        return left
 
     def _leaving(
         self,
@@ -147,7 +162,7 @@ class Intervening:
             self.applied(b, intervention)
             by_row, copied = (by_row if copied else by_row.clone()), True
             own = by_row[b, : self.rows[b].length]
-            own.copy_(changed(self.rows[b].document, own, intervention))
+            own.copy_(changed(b, own, intervention))
         if self.wants(part, place[0]):
             for b, row in enumerate(self.rows):
                 self.keep(part, b, by_row[b, : row.length].clone(), place)

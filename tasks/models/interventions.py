@@ -7,10 +7,11 @@ are restored before entries are masked.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from storage.errors import ModelError, UsageError
+from storage.errors import ModelError, UnknownName, UsageError
 from storage.numbers import spans
 from tasks.models.table import FALLBACK
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from tasks.models.given import Given, Mask
 
 Part = Literal["attention_output", "attention_weights", "norm_output", "mlp_output", "residual"]
+ARMS, PROTOCOLS = ("magnitude", "angle"), ("exact", "published")
+"""Of `Displace`, as tasks/kernels/perturbation.py has them."""
 PARTS: tuple[Part, ...] = ("attention_output", "attention_weights", "norm_output", "mlp_output", "residual")
 
 
@@ -64,6 +67,29 @@ class Perturb:
 
 
 @dataclass(frozen=True)
+class Displace:
+    """Move each token of the residual stream that leaves a layer by δ, in length or in direction (methods.md §3).
+
+    Unlike `Perturb` it follows from the stream as it is in the perturbed run, so that several layers may be moved
+    together. `tasks/kernels/perturbation.py` has the rules, `tasks/models/displacing.py` the noise.
+    """
+
+    layer: int
+    delta: float
+    """In the unit of ‖h‖, above 0."""
+    arm: str
+    """magnitude or angle."""
+    protocol: str = "exact"
+    """exact or published."""
+    first_token: bool = True
+    """Whether position 0 is moved too."""
+    seed: int = 0
+    """Of all noise, with the document, the layer and the arm."""
+    sharing: int = 1
+    """Neighbouring documents that share their noise: 2 for pairs numbered 2k, 2k + 1."""
+
+
+@dataclass(frozen=True)
 class Restore:
     """Put given values, as a rule a clean run's, in place of a part of a layer.
 
@@ -78,14 +104,16 @@ class Restore:
     clean: Given
 
 
-Intervention = MaskEntries | DropKeys | ScaleHeads | Perturb | Restore
+Intervention = MaskEntries | DropKeys | ScaleHeads | Perturb | Displace | Restore
 Condition = tuple[Intervention, ...]
 CLEAN: Condition = ()
 
 
 def in_residual(intervention: Intervention) -> bool:
     """Whether it changes what leaves a layer, and nothing inside it."""
-    return isinstance(intervention, Perturb) or (isinstance(intervention, Restore) and intervention.part == "residual")
+    if isinstance(intervention, Restore):
+        return intervention.part == "residual"
+    return isinstance(intervention, Perturb | Displace)
 
 
 def restores_weights(intervention: Intervention) -> bool:
@@ -116,6 +144,8 @@ def check(condition: Condition, anatomy: Anatomy, start: int, *, way: str, where
         layer, name = intervention.layer, type(intervention).__name__
         at = f"{name}, {where}"
         _check_layer(intervention, anatomy, start, at)
+        if isinstance(intervention, Displace):
+            _check_displacement(intervention, at)
         if isinstance(intervention, Restore) and intervention.part not in PARTS:
             raise UsageError(f"a part: {', '.join(PARTS)}", got=f"'{intervention.part}'", where=at)
         if not _of_attention(intervention):
@@ -136,7 +166,7 @@ def check(condition: Condition, anatomy: Anatomy, start: int, *, way: str, where
 def _of_attention(intervention: Intervention) -> bool:
     if isinstance(intervention, Restore):
         return intervention.part in ("attention_output", "attention_weights")
-    return not isinstance(intervention, Perturb)
+    return not isinstance(intervention, Perturb | Displace)
 
 
 def needs_weights(intervention: Intervention, anatomy: Anatomy) -> bool:
@@ -160,6 +190,16 @@ def _check_layer(intervention: Intervention, anatomy: Anatomy, start: int, where
         raise UsageError(
             f"a layer that a replay from layer {start} computes", got=str(layer), where=where, remedy=remedy
         )
+
+
+def _check_displacement(displace: Displace, where: str) -> None:
+    for what, value, known in (("arm", displace.arm, ARMS), ("protocol", displace.protocol, PROTOCOLS)):
+        if value not in known:
+            raise UnknownName.among(what, value, known, where=where)
+    if not 0 < displace.delta < math.inf:
+        raise UsageError("a δ above 0", got=str(displace.delta), where=where)
+    if displace.sharing < 1:
+        raise UsageError("noise shared by 1 document or more", got=str(displace.sharing), where=where)
 
 
 def _check_heads(heads: tuple[int, ...] | None, n_heads: int, where: str) -> None:

@@ -6,7 +6,7 @@ the weights and the layer decides what is computed. The loss is scored by the co
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,8 @@ from tasks.models.record import Span
 from tasks.models.run import check_tokens, token_tensors
 from tasks.models.scoring import token_nll
 from tasks.models.shadow import Shadow
+from tasks.models.table import FALLBACK
+from tasks.models.watching import Seen, Watch, Watching
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,8 @@ class Replayed:
     """Which of the conditions that were asked for."""
     nll: np.ndarray
     """Of each token given those before it, in nats, float32 (T,); NaN at position 0."""
+    seen: Seen | None = None
+    """What the replay was watched for."""
 
     @property
     def n_predicted(self) -> int:
@@ -83,9 +87,15 @@ class Replayer:
         return self._loaded.anatomy
 
     def run(
-        self, layer: int, starts: Iterable[Start], conditions: Sequence[Condition] = (CLEAN,)
+        self,
+        layer: int,
+        starts: Iterable[Start],
+        conditions: Sequence[Condition] = (CLEAN,),
+        watch: Watch | None = None,
     ) -> Iterator[Replayed]:
         """Every document under every condition, documents in order; as many at once as a batch has room for.
+
+        watch: what each of them is watched for.
 
         Raises UsageError for a layer outside 0…n_layers, a residual stream of another shape, or an intervention that
         asks for what is not there; ModelError for one that the family's code cannot do; CorpusError for token ids
@@ -93,7 +103,7 @@ class Replayer:
         """
         self._check(layer, conditions)
         for rows in self._batches(starts, len(conditions)):
-            yield from self._scored(layer, rows, conditions)
+            yield from self._scored(layer, rows, conditions, watch)
 
     def parts(self, layer: int, starts: Sequence[Start], wanted: Wanted) -> dict[tuple[Part, int], Held]:
         """What comes out of parts of a clean run from `layer`: (part, layer) → what `Restore` takes of a document.
@@ -112,6 +122,16 @@ class Replayer:
             for missing in sorted(at for at in layers if (part, at) not in found):
                 raise UsageError(f"a layer from {layer} that has a {part}", got=str(missing), where=self._loaded.name)
         return {key: Held.of_documents(tensors) for key, tensors in found.items()}
+
+    def layers_with(self, part: Part) -> tuple[int, ...]:
+        """The layers that have a part which can be restored, in order."""
+        of_part: dict[Part, Callable[[int], Any]] = {"mlp_output": self._shadow.mlps, "norm_output": self._shadow.read}
+        if part == "attention_weights" and self._loaded.way == FALLBACK:
+            return ()
+        if part in ("attention_output", "attention_weights"):
+            return self.anatomy.attended
+        has = of_part.get(part, lambda _layer: True)
+        return tuple(layer for layer in range(self.anatomy.n_layers) if has(layer))
 
     def _check(self, layer: int, conditions: Sequence[Condition]) -> None:
         n_layers, name = self.anatomy.n_layers, self._loaded.name
@@ -147,9 +167,12 @@ class Replayer:
             )
 
     def _scored(
-        self, layer: int, rows: Sequence[tuple[Start, int]], conditions: Sequence[Condition]
+        self, layer: int, rows: Sequence[tuple[Start, int]], conditions: Sequence[Condition], watch: Watch | None
     ) -> Iterator[Replayed]:
         call = self._call(layer, rows, conditions, {})
+        if watch is not None:
+            of_rows = [row.document for row in call.rows], [row.length for row in call.rows]
+            call.watching = Watching(watch, *of_rows)
         with torch.inference_mode():
             output = self._body(call, rows)
             lengths = [row.length for row in call.rows]
@@ -163,8 +186,9 @@ class Replayer:
                 lengths,
                 body_output=type(output),
             )
-        for (start, condition), losses in zip(rows, nll, strict=True):
-            yield Replayed(start.document, condition, losses.numpy())
+        seen = [None] * len(rows) if call.watching is None else call.watching.seen
+        for (start, condition), losses, of_row in zip(rows, nll, seen, strict=True):
+            yield Replayed(start.document, condition, losses.numpy(), of_row)
 
     def _call(
         self, layer: int, rows: Sequence[tuple[Start, int]], conditions: Sequence[Condition], wanted: Wanted

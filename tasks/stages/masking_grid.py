@@ -16,6 +16,7 @@ from storage.numbers import number_set
 from storage.tables import FLAG, INT, REAL, TEXT
 
 if TYPE_CHECKING:
+    from storage.store_shape import StoreShape
     from tasks.models.given import End
 
 SCOPES: tuple[str, ...] = ("entry", "token", "row", "layer_token")
@@ -133,10 +134,10 @@ class MaskingGrid:
                 remedy=f"Add layer_token to {stage}.scopes, or other scores to {stage}.scores.",
             )
 
-    def require_layers(self, kept: Sequence[int]) -> None:
-        """UsageError for a layer that is not among those."""
+    def require_layers(self, shape: StoreShape) -> None:
+        """UsageError for a layer with attention that the store does not keep."""
         for layers in self.layers:
-            expanded(layer_set(layers, "layers"), kept, "masking.layers")
+            expanded(layer_set(layers, "layers"), shape.kept_layers, "masking.layers")
 
     def rankings(self) -> Iterator[Ranking]:
         """Every ranking of the grid, in order."""

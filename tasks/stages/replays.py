@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from storage.store_shape import StoreShape
     from storage.tensors import ActivationStore, ShardReader
     from tasks.models.interventions import Condition
+    from tasks.models.watching import Seen, Watch
     from tasks.registry import Partial, Rows, StageContext
     from tasks.replaying import CapturedReplay
 
@@ -48,11 +49,14 @@ def losses(
     documents: Sequence[int],
     pairs: float,
     beside: Callable[[], Partial] = dict,
+    watch: Watch | None = None,
+    see: Callable[[int, int, Seen], None] | None = None,
 ) -> Partial:
     """nll_sum: losses in nats summed over each document, (documents, conditions) float64, replayed from `layer`.
 
     A piece of work that is kept should the shard be interrupted, with the arrays that `beside` gives after the replay.
-    pairs: (document, layer) pairs that one document under one condition counts for in the progress.
+    pairs: (document, layer) pairs that one document under one condition counts for in the progress. watch: what the
+    replay is watched for, and see(document, condition, seen) is told of it, before `beside` is asked.
     """
     done = 0
 
@@ -60,8 +64,10 @@ def losses(
         nonlocal done
         at = {doc: d for d, doc in enumerate(documents)}
         sums = np.full((len(documents), len(conditions)), np.nan)
-        for one in replay_of(context).run(layer, conditions, documents):
+        for one in replay_of(context).run(layer, conditions, documents, watch):
             sums[at[one.document], one.condition] = one.nll_sum
+            if see is not None and one.seen is not None:
+                see(one.document, one.condition, one.seen)
             done += 1
             context.advance(pairs)
         return {"nll_sum": sums, **beside()}

@@ -96,6 +96,44 @@ def other_margin(columns: Columns) -> None:
     columns["margin"][4] *= -1
 
 
+PERTURBED: list[tuple[str, str, Break]] = [
+    *(
+        ("accepted_values", table, put(column, 0, word))
+        for table in ("perturbation", "displacement", "propagation", "repair")
+        for column, word in (
+            ("protocol", "paper"),
+            ("arm", "none"),
+            ("delta_kind", "share"),
+            ("layers", "middle"),
+            ("first_token", "yes"),
+        )
+    ),
+    ("accepted_values", "repair", put("target", 0, "residual")),
+    ("accepted_values", "repair", put("repaired_layers", 0, "first_half")),
+    ("changed_losses", "perturbation", put("nll_sum", 1, np.nan)),
+    ("changed_losses", "repair", put("nll_perturbed_sum", 1, np.nan)),
+    ("changed_losses", "repair", put("nll_repaired_sum", 1, -1.0)),
+    ("clean_losses", "perturbation", add("nll_clean_sum", 1, 1e-4)),
+    ("clean_losses", "repair", add("n_predicted", 1, 1)),
+    ("perturbation_complete", "perturbation", drop(3)),
+    ("repair_complete", "repair", drop(3)),
+    ("propagation_complete", "propagation", drop(3)),
+    ("propagation_complete", "propagation", alter("layer", -1, layers="1")),
+    ("propagation_start", "propagation", alter("distance_mean", 0.5, delta=0.5, protocol="exact", layer=0)),
+    ("propagation_start", "propagation", alter("distance_first_token", 0.1, first_token="exclude", layer=0)),
+    ("propagation_start", "propagation", alter("distance_mean", np.nan, protocol="published", layer=0)),
+    ("perturbation_displacement", "perturbation", alter("displacement_max_error", 2e-3, protocol="exact")),
+    ("perturbation_displacement", "perturbation", put("displacement_mean", 0, np.nan)),
+    ("perturbation_displacement", "perturbation", alter("displacement_max_error", np.nan, protocol="published")),
+    ("perturbation_unmoved", "perturbation", add("unmoved", 0, -1)),
+    ("perturbation_unmoved", "perturbation", alter("unmoved", 1, layers="1", protocol="exact")),
+    ("perturbation_unmoved", "perturbation", put("flagged", 0, True)),
+    ("displacement_mean", "displacement", add("displacement", 1, 0.1)),
+    ("displacement_mean", "displacement", put("displacement", 1, np.nan)),
+    ("displacement_mean", "perturbation", add("displacement_mean", 0, 0.1)),
+    ("repair_first_layer", "repair", alter("nll_repaired_sum", 0.1, repaired_layers="0")),
+]
+
 BREAKS: list[tuple[str, str, Break]] = [
     ("accepted_values", "token_scores", put("reduce", 0, "Mean")),
     ("accepted_values", "contribution_factors", put("token_group", 0, "first")),
@@ -231,6 +269,7 @@ BREAKS: list[tuple[str, str, Break]] = [
     ("taxonomy_shares", "taxonomy", put("agreement_halves", 0, 1.1)),
     ("taxonomy_shares", "taxonomy", put("share_sink", 0, np.nan)),
     ("related_selection", "selection", put("query", 0, 6)),
+    *PERTURBED,
     *(
         ("accepted_values", table, put("protocol", 0, "printed"))
         for table in ("scalogram", "pod_spectrum", "pod_modes")
@@ -284,6 +323,8 @@ BREAKS: list[tuple[str, str, Break]] = [
         (f"related_{name}", name, put("doc", 0, 99))
         for name in ("tokens", "semantic_drift", "token_scores", "masking", "sink_removal", "head_ablation", "pruning")
     ),
+    *(("related_" + name, name, put("doc", 0, 99)) for name in ("perturbation", "repair")),
+    ("related_displacement", "displacement", put("position", 1, 6)),
     ("related_tokens", "tokens", put("position", 1, 6)),
     ("related_token_scores", "token_scores", put("position", 1, 6)),
     ("related_contribution_rows", "contribution_rows", put("query", 1, 6)),

@@ -16,6 +16,12 @@ from storage.tables import PartWriter, write_table
 from tasks.registry import tables
 from tests.sql.made_up import DOCS, LAYERS, PER_LAYER, Columns, capture_columns, whole_columns
 from tests.sql.made_up_choices import choices_columns
+from tests.sql.made_up_perturbation import (
+    displacement_columns,
+    perturbation_columns,
+    propagation_columns,
+    repair_columns,
+)
 from tests.sql.made_up_multiscale import coherency_columns, pod_columns, scalogram_columns
 from tests.sql.made_up_replays import ablation_columns, masking_columns, pruning_columns, sink_columns
 from tests.sql.made_up_selection import SELECTION_PER_LAYER, taxonomy_columns
@@ -35,13 +41,16 @@ FINALS: dict[str, Callable[[], dict[str, Columns]]] = {
     "coherency": coherency_columns,
 }
 """Stages with rows over the whole capture."""
-REPLAYS: dict[str, tuple[str, Callable[[range, Columns], Columns]]] = {
-    "masking": ("masking", masking_columns),
-    "sink": ("sink_removal", sink_columns),
-    "pruning": ("pruning", pruning_columns),
-    "head_ablation": ("head_ablation", ablation_columns),
+REPLAYS: dict[str, Mapping[str, Callable[[range, Columns], Columns]]] = {
+    "masking": {"masking": masking_columns},
+    "sink": {"sink_removal": sink_columns},
+    "pruning": {"pruning": pruning_columns},
+    "head_ablation": {"head_ablation": ablation_columns},
+    "perturbation": {"perturbation": perturbation_columns, "displacement": displacement_columns},
+    "propagation": {"propagation": propagation_columns},
+    "repair": {"repair": repair_columns},
 }
-"""Of each stage that runs the model again its table, and what fills it for a range of documents."""
+"""Of each stage that runs the model again its tables, and what fills each for a range of documents."""
 
 
 class MadeUp:
@@ -97,8 +106,8 @@ class MadeUp:
     def replay_part(self, stage: str, shard: int) -> None:
         documents = capture_columns(self.name, self.store_dtype)["documents"]
         docs = range(shard * DOCS // 2, (shard + 1) * DOCS // 2)
-        table, make = REPLAYS[stage]
-        self.part(stage, 0, shard_part(shard), {table: make(docs, documents)})
+        made = {table: make(docs, documents) for table, make in REPLAYS[stage].items()}
+        self.part(stage, 0, shard_part(shard), made)
 
     def republish(self) -> None:
         """Again those parts of `publish` that hold a table to be changed, or the captures' dtype."""
@@ -109,8 +118,8 @@ class MadeUp:
         for stage, final in ((stage, make()) for stage, make in FINALS.items()):
             if set(self.changes) & set(final):
                 self.part(stage, 0, FINAL, final)
-        for stage, (table, _) in REPLAYS.items():
-            if table in self.changes:
+        for stage, makers in REPLAYS.items():
+            if set(self.changes) & set(makers):
                 self.replay_part(stage, 0)
 
     def shard_columns(self, shard: int, stage: str = "contributions") -> dict[str, Columns]:

@@ -1,0 +1,182 @@
+"""The grid of perturbation: which conditions there are, in the words of the tables (methods.md §3)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from struct import pack
+from typing import TYPE_CHECKING, Any
+
+from storage.errors import UnknownName, UsageError
+from storage.keys import seed_for
+from storage.numbers import number_set, spans, written
+from storage.tables import INT, REAL, TEXT
+from tasks.models.interventions import ARMS, PROTOCOLS, Displace
+
+if TYPE_CHECKING:
+    from storage.store_shape import StoreShape
+
+ABSOLUTE, RELATIVE = "absolute", "relative"
+INCLUDE, EXCLUDE = "include", "exclude"
+MIDDLE, ALL, EACH = "middle", "all", "each"
+_MOST_SEEDS = 1_000
+
+KEYS = {
+    **{"protocol": TEXT, "arm": TEXT, "delta": REAL, "delta_kind": TEXT},
+    **{"layers": TEXT, "first_token": TEXT, "seed": INT},
+}
+"""The columns that name a condition, in every table of the stages that perturb."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One condition."""
+
+    protocol: str
+    arm: str
+    delta: float
+    """In the unit of ‖h‖, or relative to its median in each layer."""
+    delta_kind: str
+    layers: tuple[int, ...]
+    """Perturbed together, in order."""
+    first_token: str
+    seed: int
+
+    def columns(self, n_layers: int) -> dict[str, Any]:
+        """The values of KEYS, of a model of so many layers."""
+        return {**{name: getattr(self, name) for name in KEYS}, "layers": label(self.layers, n_layers)}
+
+    def condition(self, medians: Mapping[int, float], seed: int) -> tuple[Displace, ...]:
+        """What the cell does; medians: layer → median ‖h‖ of what leaves it, where δ is relative; seed: the run's."""
+        of_relative = self.delta_kind == RELATIVE
+        return tuple(
+            Displace(
+                layer,
+                self.delta * medians[layer] if of_relative else self.delta,
+                self.arm,
+                self.protocol,
+                self.first_token == INCLUDE,
+                noise_seed(seed, self.seed),
+            )
+            for layer in self.layers
+        )
+
+
+def noise_seed(seed: int, draw: int) -> int:
+    """What the noise of a draw comes from, of all stages alike, so that they perturb alike; seed: the run's."""
+    return seed_for(seed, "perturbation", draw)
+
+
+@dataclass(frozen=True)
+class PerturbationGrid:
+    """Which cells there are. methods.md's full grid: deltas 1, 2, 5, 10, 15, 20, relative 0.05, 0.1, 0.2, 0.4, 5 seeds.
+
+    The defaults are a part of it that takes minutes with a model of 135 million parameters on two cores.
+    """
+
+    protocols: tuple[str, ...] = PROTOCOLS
+    arms: tuple[str, ...] = ARMS
+    deltas: tuple[float, ...] = (1.0, 5.0, 10.0)
+    """Absolute δ, in the unit of ‖h‖."""
+    relative_deltas: tuple[float, ...] = (0.1,)
+    """δ relative to the layer's median ‖h‖ over the tokens of the capture."""
+    layers: tuple[str, ...] = (MIDDLE,)
+    """Sets perturbed together: `middle` (third), `all`, 10-19 or 3+7; with `each:` before, each of its layers alone."""
+    first_token: tuple[str, ...] = (INCLUDE, EXCLUDE)
+    """Whether position 0 is perturbed too."""
+    seeds: int = 2
+    """Draws of the noise."""
+
+    def check(self, stage: str) -> None:
+        """Raise UnknownName or UsageError, naming the parameter, for what is not in the grid."""
+        choices = {"protocols": PROTOCOLS, "arms": ARMS, "first_token": (INCLUDE, EXCLUDE)}
+        for name, known in choices.items():
+            for value in getattr(self, name):
+                if value not in known:
+                    raise UnknownName.among(name.removesuffix("s"), value, known, where=f"{stage}.{name}")
+        for name in (*choices, "layers"):
+            once_each(getattr(self, name), f"{stage}.{name}")
+        for name in ("deltas", "relative_deltas"):
+            _check_deltas(getattr(self, name), f"{stage}.{name}")
+        if not (*self.deltas, *self.relative_deltas):
+            raise UsageError("deltas or relative_deltas, at least one", got="none", where=f"{stage}.deltas")
+        if not 1 <= self.seeds <= _MOST_SEEDS:
+            raise UsageError(f"from 1 to {_MOST_SEEDS:,} seeds", got=str(self.seeds), where=f"{stage}.seeds")
+        for text in self.layers:
+            _parsed(text, f"{stage}.layers")
+
+    def layer_sets(self, n_layers: int) -> list[tuple[int, ...]]:
+        """The sets that are perturbed together in a model of so many layers. UsageError for one beyond."""
+        found: dict[tuple[int, ...], None] = {}
+        for text in self.layers:
+            each, named = _parsed(text, "layers")
+            layers = _expanded(named, n_layers)
+            found.update(dict.fromkeys(((layer,) for layer in layers) if each else (layers,)))
+        return list(found)
+
+    def cells(self, n_layers: int) -> Iterator[Cell]:
+        """Every cell; those of one set of layers together, and of these those that share their noise."""
+        deltas = [(d, ABSOLUTE) for d in self.deltas] + [(d, RELATIVE) for d in self.relative_deltas]
+        for layers in self.layer_sets(n_layers):
+            for seed, arm, protocol in product(range(self.seeds), self.arms, self.protocols):
+                for first_token, (delta, kind) in product(self.first_token, deltas):
+                    yield Cell(protocol, arm, delta, kind, layers, first_token, seed)
+
+    def require_residual(self, shape: StoreShape, streams: Callable[[tuple[int, ...]], Iterable[int]]) -> None:
+        """UsageError unless the store keeps the residual stream before the layers that `streams` gives of a set."""
+        there = shape.layer_numbers("residual")
+        for layers in self.layer_sets(shape.n_layers):
+            if missing := [layer for layer in streams(layers) if layer not in there]:
+                raise UsageError(
+                    f"a store of the residual stream that layers {spans(layers)} need",
+                    got=f"one without that before layers {spans(missing)}",
+                    where="layers",
+                    remedy="Name layers that the store keeps, or capture without --layers.",
+                )
+
+
+def label(layers: Sequence[int], n_layers: int) -> str:
+    """Layers as the tables name them: `all` of the model, or numbers such as 10-19."""
+    return ALL if len(layers) == n_layers else written(layers)
+
+
+def once_each(values: Sequence[Any], where: str) -> None:
+    """UsageError unless there are some, each once."""
+    if not values or len(set(values)) < len(values):
+        got = "none" if not values else f"{', '.join(map(str, values))}, of which some are twice"
+        raise UsageError("values, each once", got=got, where=where)
+
+
+def _check_deltas(deltas: Sequence[float], where: str) -> None:
+    for delta in deltas:
+        if not 0 < delta < math.inf:
+            raise UsageError("δ above 0", got=str(delta), where=where)
+    if len({pack("f", delta) for delta in deltas}) < len(deltas):
+        got = ", ".join(map(repr, deltas))
+        raise UsageError("δ that differ in float32, as the tables hold them", got=got, where=where)
+
+
+def _parsed(text: str, where: str) -> tuple[bool, tuple[int, ...] | str]:
+    """Whether layers are perturbed each alone, and which."""
+    before, colon, named = text.rpartition(":")
+    if colon and before != EACH:
+        raise UsageError("layers such as middle, all, 10-19, 3+7, or each:10-19", got=repr(text), where=where)
+    if not colon and named == EACH:
+        return True, ALL
+    if named in (MIDDLE, ALL):
+        return bool(colon), named
+    return bool(colon), number_set(named.replace("+", ","), where)
+
+
+def _expanded(named: tuple[int, ...] | str, n_layers: int) -> tuple[int, ...]:
+    if named == ALL:
+        return tuple(range(n_layers))
+    if named == MIDDLE:
+        first = n_layers // 3
+        return tuple(range(first, max(2 * n_layers // 3, first + 1)))
+    assert not isinstance(named, str)
+    if outside := [layer for layer in named if layer >= n_layers]:
+        raise UsageError(f"layers from 0 to {n_layers - 1}", got=spans(outside), where="layers")
+    return named
