@@ -82,9 +82,10 @@ create or replace macro strategy_order() as
 -- deviation that are standard deviations of normal values. NULL where the deviation is 0.
 create or replace macro robust_z(x, median, deviation) as 0.6745 * (x - median) / nullif(deviation, 0);
 
--- How far a whole number x stands from the mean of draws, in standard deviations of the draws and of rounding to whole
--- numbers (1/12 in variance), so that draws which all agree do not make it infinite. NULL with fewer than two draws.
-create or replace macro rank_z(x, mean, sd) as (x - mean) / sqrt(sd ** 2 + 1.0 / 12);
+-- How far a whole number x stands from the mean of draws, in standard deviations of the draws and of rounding both to
+-- whole numbers (1/12 each in variance), so that draws which all agree do not make it infinite, and a difference of 1
+-- never counts for more than 2.4. NULL with fewer than two draws.
+create or replace macro rank_z(x, mean, sd) as (x - mean) / sqrt(sd ** 2 + 1.0 / 6);
 
 -- How far the loss of one and the same computation may differ between batches, in nats a token. From `compute_dtype` of
 -- the table captures.
