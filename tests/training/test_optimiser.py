@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from storage.errors import UsageError
-from tasks.training.export import new_model
+from tasks.training.variants import new_model
 from tasks.training.optimiser import Optimiser, rate_factor
 from tasks.training.settings import TrainSettings
 
