@@ -26,6 +26,7 @@ def train_run(
     learning_rate: float | None = None,
     warm_up_steps: int | None = None,
     dropout: float | None = None,
+    precision: str | None = None,
     gate_statistics: str | None = None,
     checkpoint_every: int = 100,
 ) -> TrainResult:
@@ -40,6 +41,7 @@ def train_run(
         seed: of the first weights, of every step's windows and of its dropout.
         layers, heads, width: the model's size.
         learning_rate, warm_up_steps, dropout: of base and ega: peak rate, steps in which it rises, share dropped.
+        precision: of base and ega: what matrices are multiplied in, float32 | bfloat16.
         gate_statistics: of ega: causal | published.
         checkpoint_every: steps between two checkpoints.
     """
@@ -55,6 +57,7 @@ def train_run(
         learning_rate=learning_rate,
         warm_up_steps=warm_up_steps,
         dropout=dropout,
+        precision=precision,
         gate_statistics=gate_statistics,
     ).check()
     return train_model(text or ["python-topics"], out, field, settings, checkpoint_every)

@@ -48,6 +48,9 @@ def train(
         int | None, typer.Option("--warm-up-steps", help="Of base and ega: steps in which the rate rises. [300]")
     ] = None,
     dropout: Annotated[float | None, typer.Option("--dropout", help="Of base and ega: share dropped. [0.1]")] = None,
+    precision: Annotated[
+        str | None, typer.Option("--precision", help="Of base and ega: float32, or bfloat16 in training. [float32]")
+    ] = None,
     gate_statistics: Annotated[
         str | None, typer.Option("--gate-statistics", help="Of ega: causal, or published (sees the future). [causal]")
     ] = None,
@@ -68,6 +71,7 @@ def train(
         "learning_rate": learning_rate,
         "warm_up_steps": warm_up_steps,
         "dropout": dropout,
+        "precision": precision,
         "gate_statistics": gate_statistics,
     }
 

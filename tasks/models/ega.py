@@ -21,8 +21,6 @@ from tasks.models.ega_statistics import CAUSAL, PUBLISHED, STATISTICS, energy_st
 MODEL_TYPE = "ega_gpt2"
 STEEPNESS, THRESHOLD = 2.0, 0.0
 """a and τ before training."""
-_BESIDE = 2
-"""Columns beside a head's key (its energy, and none) and query (the energies' mean and inverse deviation)."""
 
 
 class EgaConfig(GPT2Config):
@@ -45,17 +43,14 @@ def eager_attention_forward(
 ) -> tuple[Tensor, Tensor]:
     """Gated attention of any block of queries and keys: (B, q, H, d), and its weights (B, H, q, K).
 
-    query (B, H, q, d + 2) ends with the mean and the inverse deviation that hold for it, key (B, H, K, d + 2) with the
-    key's energy and 0: a block of either carries what its gates are made of.
+    query (B, H, q, d + 2) and key (B, H, K, d + 2) end with two columns whose product is the gate's logit a (z − τ):
+    any block of them carries what its gates are made of.
     """
     width = module.head_dim
     scores = query[..., :width] @ key[..., :width].transpose(-1, -2)  # (B, H, q, K)
     scores = scores * (width**-0.5 if scaling is None else scaling)
-    energy = key[..., width].unsqueeze(-2)  # (B, H, 1, K)
-    mean, inverse = query[..., width:].split(1, dim=-1)  # (B, H, q, 1)
-    steepness, threshold = (parameter[:, None, None] for parameter in (module.steepness, module.threshold))
-    gate = nn.functional.logsigmoid(((energy - mean) * inverse - threshold) * steepness)
-    scores = scores + gate if attention_mask is None else scores + gate + attention_mask
+    scores = scores + nn.functional.logsigmoid(query[..., width:] @ key[..., width:].transpose(-1, -2))
+    scores = scores if attention_mask is None else scores + attention_mask
     weights = nn.functional.softmax(scores, dim=-1).type(value.dtype)
     weights = nn.functional.dropout(weights, p=dropout, training=module.training)
     return (weights @ value).transpose(1, 2), weights
@@ -90,14 +85,13 @@ class EgaAttention(GPT2Attention):
         parts = self.c_attn(hidden_states).split(self.split_size, dim=2)
         query, key, value = (part.view(heads).transpose(1, 2) for part in parts)
         energy = self.energy(hidden_states).transpose(1, 2).unsqueeze(-1)  # (B, H, T, 1)
-        key = torch.cat([key, energy, torch.zeros_like(energy)], dim=-1)
+        key = torch.cat([key, energy, torch.ones_like(energy)], dim=-1)
         cache = past_key_values if cache is None else cache
         if cache is not None:
             if self.statistics == PUBLISHED:
                 raise ValueError("published gate statistics see the whole window: call the model with use_cache=False")
             key, value = cache.update(key, value, self.layer_idx)
-        beside = energy_statistics(key[..., self.head_dim], _seen(attention_mask), self.statistics)
-        query = torch.cat([query, beside[..., -query.shape[2] :, :].to(query.dtype)], dim=-1)
+        query = torch.cat([query, self._gates(key[..., self.head_dim], attention_mask, query)], dim=-1)
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
         dropout = self.attn_dropout.p if self.training else 0.0
         mixed, weights = attend(
@@ -105,6 +99,13 @@ class EgaAttention(GPT2Attention):
         )
         output = self.c_proj(mixed.reshape(*mixed.shape[:-2], -1).contiguous())
         return self.resid_dropout(output), weights
+
+    def _gates(self, energy: Tensor, mask: Tensor | None, query: Tensor) -> Tensor:
+        """What a key's (e, 1) is multiplied with: (a/s, −a (m/s + τ)) of each query, (B, H, q, 2), for a (z − τ)."""
+        mean, inverse = energy_statistics(energy, _seen(mask), self.statistics)  # (B, H, K)
+        steepness, threshold = self.steepness[:, None], self.threshold[:, None]
+        gates = torch.stack([steepness * inverse, -steepness * (mean * inverse + threshold)], dim=-1)
+        return gates[..., -query.shape[2] :, :].to(query.dtype)
 
 
 def _seen(mask: Tensor | None) -> Tensor | None:

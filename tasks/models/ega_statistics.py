@@ -11,8 +11,8 @@ EPSILON = 1e-5
 """Added to the variance, as LayerNorm adds it: one position, or equal energies, give z = 0."""
 
 
-def energy_statistics(energy: Tensor, seen: Tensor | None, statistics: str) -> Tensor:
-    """What normalises energies for each query: (B, H, T, 2), its mean and 1 / √(variance + ε), float32 or wider.
+def energy_statistics(energy: Tensor, seen: Tensor | None, statistics: str) -> tuple[Tensor, Tensor]:
+    """What normalises energies for each query: their mean and 1 / √(variance + ε), (B, H, T), float32 or wider.
 
     energy (B, H, T); seen (B, 1, T) or (1, 1, T) bool, false where a position is padding; None for no padding.
     `causal`: over positions ≤ the query's, so that nothing follows from later ones, to the last bit; `published`: over
@@ -21,7 +21,7 @@ def energy_statistics(energy: Tensor, seen: Tensor | None, statistics: str) -> T
     wide = energy if energy.dtype == torch.float64 else energy.float()
     valid = torch.ones_like(wide[:1, :1]) if seen is None else seen.to(wide.dtype)
     mean, variance = _running(wide, valid) if statistics == CAUSAL else _whole(wide, valid)
-    return torch.stack([mean, (variance + EPSILON).rsqrt()], dim=-1).expand(*energy.shape, 2)
+    return mean, (variance + EPSILON).rsqrt()
 
 
 def _running(energy: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:

@@ -17,7 +17,7 @@ from tasks.training.optimiser import Optimiser
 from tasks.training.progress import Listener, TrainProgress
 from tasks.training.settings import TrainSettings
 from tasks.training.text import TrainingText, batch_of, held_out_windows, training_text
-from tasks.training.variants import drawn_for, load_weights, new_model, weights_of
+from tasks.training.variants import computing, load_weights, new_model, weights_of
 
 MEASURE_EVERY = 100
 """Steps between two looks at the held-out text."""
@@ -126,7 +126,7 @@ class _Run:
                 progress(TrainProgress(self.state.step, self.settings.steps, loss, characters, left))
 
     def _step(self, step: int) -> float:
-        with drawn_for(self.settings, step):
+        with computing(self.settings, step):
             loss = self._loss(batch_of(self.text, self.settings, step))
         loss.backward()
         self.optimiser.step(step)
@@ -138,7 +138,7 @@ class _Run:
 
         ids = torch.from_numpy(windows)
         logits = self.model(ids[:, :-1], use_cache=False).logits  # (B, T, V)
-        return torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
+        return torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), ids[:, 1:].flatten())
 
     def measure(self, most: int | None) -> float:
         """Mean nats per character over held-out windows."""

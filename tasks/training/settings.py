@@ -14,7 +14,8 @@ SAMPLE, BASE, EGA = "sample", "base", "ega"
 VARIANTS = (SAMPLE, BASE, EGA)
 STATISTICS = ("causal", "published")
 _OF_SAMPLE = ("muon_rate", "adam_rate", "warm_up")
-_OF_REFERENCE = ("learning_rate", "weight_decay", "warm_up_steps", "dropout")
+PRECISIONS = ("float32", "bfloat16")
+_OF_REFERENCE = ("learning_rate", "weight_decay", "warm_up_steps", "dropout", "precision")
 _OF_EGA = ("gate_statistics",)
 
 
@@ -53,6 +54,8 @@ class TrainSettings:
     """Steps in which the reference models' rate rises from 0."""
     dropout: float = 0.1
     """Of the reference models: embeddings, attention weights, and what attention and MLP give."""
+    precision: str = "float32"
+    """What the reference models multiply matrices in while they train: float32 | bfloat16 (autocast)."""
     gate_statistics: str = "causal"
     """Over which positions ega normalises energies: causal (up to the query) | published (all: they see the future)."""
 
@@ -109,12 +112,11 @@ class TrainSettings:
             )
         if self.weight_decay < 0:
             raise UsageError("a weight decay of at least 0", got=str(self.weight_decay), where="training settings")
-        if self.gate_statistics not in STATISTICS:
-            raise UsageError(
-                f"gate statistics: {' or '.join(STATISTICS)}",
-                got=f"'{self.gate_statistics}'",
-                where="training settings",
-            )
+        for name, known in (("precision", PRECISIONS), ("gate_statistics", STATISTICS)):
+            value = getattr(self, name)
+            if value not in known:
+                expected = f"a {name.replace('_', ' ')}: {' or '.join(known)}"
+                raise UsageError(expected, got=f"'{value}'", where="training settings")
 
     def describe(self) -> dict[str, Any]:
         """Plain values, with the version of the training code: of the fields, those that the variant uses."""

@@ -31,13 +31,15 @@ def new_model(settings: TrainSettings, vocabulary: int) -> Any:
 
 
 @contextmanager
-def drawn_for(settings: TrainSettings, step: int) -> Iterator[None]:
-    """Inside, what torch draws (dropout) follows from (seed, step) alone; outside, nothing of it is seen."""
+def computing(settings: TrainSettings, step: int) -> Iterator[None]:
+    """A step's forward pass: in the precision of the settings, and what torch draws (dropout) follows from (seed,
+    step) alone; outside, nothing of it is seen."""
     import numpy as np
     import torch
 
     drawn = np.random.SeedSequence([settings.seed, step]).generate_state(1, np.uint64)[0]
-    with torch.random.fork_rng(devices=[]):
+    low = settings.variant != SAMPLE and settings.precision == "bfloat16"
+    with torch.random.fork_rng(devices=[]), torch.autocast("cpu", dtype=torch.bfloat16, enabled=low):
         torch.manual_seed(int(drawn) >> 1)  # torch takes 63 bits
         yield
 
