@@ -137,6 +137,8 @@ class EgaModel(_OwnAttention, GPT2Model):
 
     def __init__(self, config: EgaConfig) -> None:
         super().__init__(config)
+        if config.gate_statistics == PUBLISHED:  # what a cache holds of earlier queries would change with each token
+            self.config.use_cache = False
         for layer, block in enumerate(self.h):
             block.attn = EgaAttention(config, layer)
         self.post_init()
