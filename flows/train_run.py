@@ -23,6 +23,7 @@ def train_run(
     layers: int | None = None,
     heads: int | None = None,
     width: int | None = None,
+    optimiser: str | None = None,
     learning_rate: float | None = None,
     warm_up_steps: int | None = None,
     dropout: float | None = None,
@@ -40,7 +41,8 @@ def train_run(
         steps, batch, context: how many steps, windows in a step, characters in a window.
         seed: of the first weights, of every step's windows and of its dropout.
         layers, heads, width: the model's size.
-        learning_rate, warm_up_steps, dropout: of base and ega: peak rate, steps in which it rises, share dropped.
+        optimiser: of base and ega: adamw | muon (of the hidden matrices).
+        learning_rate, warm_up_steps, dropout: of base and ega: AdamW's peak, steps in which it rises, share dropped.
         precision: of base and ega: what matrices are multiplied in, float32 | bfloat16.
         gate_statistics: of ega: causal | published.
         checkpoint_every: steps between two checkpoints.
@@ -54,6 +56,7 @@ def train_run(
         layers=layers,
         heads=heads,
         width=width,
+        optimiser=optimiser,
         learning_rate=learning_rate,
         warm_up_steps=warm_up_steps,
         dropout=dropout,

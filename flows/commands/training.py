@@ -41,8 +41,11 @@ def train(
     seed: Annotated[
         int | None, typer.Option("--seed", min=0, help=f"Of first weights, windows drawn and dropout. {_OWN}")
     ] = None,
+    optimiser: Annotated[
+        str | None, typer.Option("--optimiser", help="Of base and ega: adamw, or muon for hidden matrices. [adamw]")
+    ] = None,
     learning_rate: Annotated[
-        float | None, typer.Option("--learning-rate", help="Of base and ega: the peak. [3e-4]")
+        float | None, typer.Option("--learning-rate", help="Of base and ega: AdamW's peak. [3e-4]")
     ] = None,
     warm_up_steps: Annotated[
         int | None, typer.Option("--warm-up-steps", help="Of base and ega: steps in which the rate rises. [300]")
@@ -60,7 +63,7 @@ def train(
 ) -> None:
     """Train a character model on a text, to capture with --model FOLDER. Interrupted, the same command goes on."""
     text = list(corpus) if corpus else None
-    chosen = {
+    chosen: dict[str, Any] = {
         "steps": steps,
         "batch": batch,
         "context": context,
@@ -68,6 +71,7 @@ def train(
         "heads": heads,
         "width": width,
         "seed": seed,
+        "optimiser": optimiser,
         "learning_rate": learning_rate,
         "warm_up_steps": warm_up_steps,
         "dropout": dropout,

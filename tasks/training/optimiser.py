@@ -1,4 +1,4 @@
-"""What moves the parameters: Muon and AdamW for the sample model, AdamW alone for the reference models.
+"""What moves the parameters: Muon and AdamW, or AdamW alone.
 
 Muon (Jordan 2024, https://kellerjordan.github.io/posts/muon/) steps along the orthogonalised momentum of a matrix. It
 is meant for the matrices between hidden layers; embeddings, the output layer, norms and biases stay with AdamW. One
@@ -46,7 +46,7 @@ class Optimiser:
     def __init__(self, model: Any, settings: TrainSettings) -> None:
         self._settings = settings
         self._parameters = list(model.parameters())
-        self._parts = _muon_and_adam(model, settings) if settings.variant == SAMPLE else _adam(model, settings)
+        self._parts = _parts(model, settings)
 
     def step(self, step: int) -> None:
         """Move the parameters by the gradients that lie on them, then drop the gradients."""
@@ -81,8 +81,39 @@ class Optimiser:
             optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
 
 
-def _muon_and_adam(model: Any, settings: TrainSettings) -> dict[str, tuple[torch.optim.Optimizer, float]]:
-    """Name → optimiser and its peak rate."""
+def _parts(model: Any, settings: TrainSettings) -> dict[str, tuple[torch.optim.Optimizer, float]]:
+    """Name → optimiser and its peak rate. What Muon takes decays; of the rest, the reference models' matrices and
+    embeddings, but no norm, no bias, and no gate's steepness or threshold."""
+    import torch
+
+    matrices = _hidden_matrices(model) if settings.uses_muon else []
+    of_muon = {id(p) for p in matrices}
+    rest = [p for p in model.parameters() if id(p) not in of_muon]
+    if settings.variant == SAMPLE:
+        groups, rate = [{"params": rest, "weight_decay": 0.0}], settings.adam_rate
+    else:
+        decays = {True: settings.weight_decay, False: 0.0}
+        groups = [
+            {"params": [p for p in rest if (p.ndim > 1) is wide], "weight_decay": decay}
+            for wide, decay in decays.items()
+        ]
+        rate = settings.learning_rate
+    adam = torch.optim.AdamW(groups, lr=rate, betas=ADAM_BETAS)
+    if not matrices:
+        return {"adam": (adam, rate)}
+    return {"muon": (_muon(matrices, settings), settings.muon_rate), "adam": (adam, rate)}
+
+
+def _hidden_matrices(model: Any) -> list[torch.nn.Parameter]:
+    """Matrices that are neither an embedding's nor the output layer's."""
+    from torch import nn
+
+    outer = [m for m in model.modules() if isinstance(m, nn.Embedding)] + [model.get_output_embeddings()]
+    of_outer = {id(p) for module in outer for p in module.parameters()}
+    return [p for p in model.parameters() if p.ndim == 2 and id(p) not in of_outer]
+
+
+def _muon(matrices: list[torch.nn.Parameter], settings: TrainSettings) -> torch.optim.Optimizer:
     import torch
 
     if not hasattr(torch.optim, "Muon"):
@@ -92,21 +123,4 @@ def _muon_and_adam(model: Any, settings: TrainSettings) -> dict[str, tuple[torch
             where="theodolite train",
             remedy="Install a newer torch, or train --variant base; everything but training runs with this one.",
         )
-    outer = {id(p) for m in (model.get_input_embeddings(), model.get_output_embeddings()) for p in m.parameters()}
-    matrices = [p for p in model.parameters() if p.ndim == 2 and id(p) not in outer]
-    rest = [p for p in model.parameters() if p.ndim != 2 or id(p) in outer]
-    muon = torch.optim.Muon(matrices, lr=settings.muon_rate, weight_decay=MUON_DECAY)
-    adam = torch.optim.AdamW(rest, lr=settings.adam_rate, betas=ADAM_BETAS, weight_decay=0.0)
-    return {"muon": (muon, settings.muon_rate), "adam": (adam, settings.adam_rate)}
-
-
-def _adam(model: Any, settings: TrainSettings) -> dict[str, tuple[torch.optim.Optimizer, float]]:
-    """Matrices and embeddings decay; norms, biases, and a gate's steepness and threshold do not."""
-    import torch
-
-    groups = [
-        {"params": [p for p in model.parameters() if p.ndim > 1], "weight_decay": settings.weight_decay},
-        {"params": [p for p in model.parameters() if p.ndim <= 1], "weight_decay": 0.0},
-    ]
-    adam = torch.optim.AdamW(groups, lr=settings.learning_rate, betas=ADAM_BETAS)
-    return {"adam": (adam, settings.learning_rate)}
+    return torch.optim.Muon(matrices, lr=settings.muon_rate, weight_decay=MUON_DECAY)

@@ -15,7 +15,9 @@ VARIANTS = (SAMPLE, BASE, EGA)
 STATISTICS = ("causal", "published")
 _OF_SAMPLE = ("muon_rate", "adam_rate", "warm_up")
 PRECISIONS = ("float32", "bfloat16")
-_OF_REFERENCE = ("learning_rate", "weight_decay", "warm_up_steps", "dropout", "precision")
+ADAMW, MUON = "adamw", "muon"
+OPTIMISERS = (ADAMW, MUON)
+_OF_REFERENCE = ("optimiser", "learning_rate", "weight_decay", "warm_up_steps", "dropout", "precision")
 _OF_EGA = ("gate_statistics",)
 
 
@@ -37,7 +39,7 @@ class TrainSettings:
     heads: int = 8
     width: int = 128
     muon_rate: float = 0.02
-    """Peak learning rate of the hidden matrices (Muon), of the sample."""
+    """Peak learning rate of the hidden matrices where Muon trains them."""
     adam_rate: float = 2e-3
     """Peak learning rate of everything else (AdamW), of the sample."""
     warm_up: float = 0.05
@@ -46,8 +48,10 @@ class TrainSettings:
     """Share of the text, at its end, that is never trained on."""
     variant: str = SAMPLE
     """sample: GPT-NeoX, trained with Muon | base: GPT-2, with AdamW | ega: the same with energy gates."""
+    optimiser: str = ADAMW
+    """Of the reference models: adamw, or muon for the hidden matrices and adamw for the rest, as for the sample."""
     learning_rate: float = 3e-4
-    """Peak learning rate of the reference models (AdamW)."""
+    """Peak learning rate of the reference models' AdamW."""
     weight_decay: float = 0.1
     """Of the reference models' matrices and embeddings."""
     warm_up_steps: int = 300
@@ -92,6 +96,11 @@ class TrainSettings:
             self._check_reference()
         return self
 
+    @property
+    def uses_muon(self) -> bool:
+        """Whether Muon trains the hidden matrices."""
+        return self.variant == SAMPLE or self.optimiser == MUON
+
     def _check_width(self) -> None:
         of_head, why = (8, " (a quarter of it is rotated, in pairs)") if self.variant == SAMPLE else (1, "")
         if self.width < 1 or self.width % self.heads or (self.width // self.heads) % of_head:
@@ -112,18 +121,20 @@ class TrainSettings:
             )
         if self.weight_decay < 0:
             raise UsageError("a weight decay of at least 0", got=str(self.weight_decay), where="training settings")
-        for name, known in (("precision", PRECISIONS), ("gate_statistics", STATISTICS)):
+        words = {"optimiser": OPTIMISERS, "precision": PRECISIONS, "gate_statistics": STATISTICS}
+        for name, known in words.items():
             value = getattr(self, name)
             if value not in known:
-                expected = f"a {name.replace('_', ' ')}: {' or '.join(known)}"
+                expected = f"{name.replace('_', ' ')} {' or '.join(known)}"
                 raise UsageError(expected, got=f"'{value}'", where="training settings")
 
     def describe(self) -> dict[str, Any]:
         """Plain values, with the version of the training code: of the fields, those that the variant uses."""
+        of_sample = [name for name in _OF_SAMPLE if name != "muon_rate" or self.optimiser != MUON]
         unused = {
             SAMPLE: ("variant", *_OF_REFERENCE, *_OF_EGA),  # what made the sample was said without them
-            BASE: (*_OF_SAMPLE, *_OF_EGA),
-            EGA: _OF_SAMPLE,
+            BASE: (*of_sample, *_OF_EGA),
+            EGA: of_sample,
         }[self.variant]
         values = asdict(self)
         used = {field.name: values[field.name] for field in fields(self) if field.name not in unused}

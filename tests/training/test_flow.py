@@ -1,4 +1,4 @@
-"""The flow's parameters: those of the settings, typed so that a deployment shows them; defaults are the variant's own."""
+"""The flow's parameters: those of the settings, typed so that a deployment shows them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def test_the_flow_leaves_what_is_not_given_to_the_variant() -> None:
     settings = TrainSettings()
     shared = [name for name in signature.parameters if hasattr(settings, name)]
     sizes = ["variant", "steps", "batch", "context", "seed", "layers", "heads", "width"]
-    assert shared == [*sizes, "learning_rate", "warm_up_steps", "dropout", "precision", "gate_statistics"]
+    assert shared == [*sizes, "optimiser", "learning_rate", "warm_up_steps", "dropout", "precision", "gate_statistics"]
     assert signature.parameters["variant"].default == settings.variant
     assert {signature.parameters[name].default for name in shared[1:]} == {None}
 

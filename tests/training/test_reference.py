@@ -57,7 +57,7 @@ def test_the_defaults_are_the_papers() -> None:
         assert described == {
             **{"variant": variant, "steps": 5000, "batch": 64, "context": 256, "seed": 42},
             **{"layers": 6, "heads": 8, "width": 256, "dropout": 0.1, "held_out": 0.1, "precision": "float32"},
-            **{"learning_rate": 3e-4, "weight_decay": 0.1, "warm_up_steps": 300},
+            **{"optimiser": "adamw", "learning_rate": 3e-4, "weight_decay": 0.1, "warm_up_steps": 300},
             **own,
         }
     assert TrainSettings.of("sample") == TrainSettings()
@@ -70,8 +70,10 @@ def test_the_defaults_are_the_papers() -> None:
         ("gpt", {}, r"a variant to train, got 'gpt'.*sample, base, ega"),
         ("base", {"gate_statistics": "causal"}, "an option of the variant 'base', got gate_statistics"),
         ("sample", {"dropout": 0.1}, "an option of the variant 'sample', got dropout"),
-        ("ega", {"gate_statistics": "future"}, "a gate statistics: causal or published, got 'future'"),
-        ("ega", {"precision": "float16"}, "a precision: float32 or bfloat16, got 'float16'"),
+        ("ega", {"gate_statistics": "future"}, "gate statistics causal or published, got 'future'"),
+        ("ega", {"precision": "float16"}, "precision float32 or bfloat16, got 'float16'"),
+        ("base", {"optimiser": "sgd"}, "optimiser adamw or muon, got 'sgd'"),
+        ("base", {"muon_rate": 0.1}, "an option of the variant 'base', got muon_rate"),
         ("base", {"warm_up_steps": 9}, r"a warm-up of 0 to 8 steps.*got 9.*--warm-up-steps"),
         ("base", {"width": 15}, r"a multiple of 1, got width 15 over 2 heads.*a multiple of 2"),
         ("base", {"dropout": 1.0}, r"dropout in \[0, 1\), got 1.0"),
@@ -105,7 +107,7 @@ def test_interrupted_and_resumed_is_undisturbed(tmp_path: Path, variant: str) ->
     torch.manual_seed(99)  # whatever was drawn before has no part in it
     assert run(resumed, settings).resumed_at == 4
     assert weights(resumed) == weights(whole)
-    for other in ({"dropout": 0.0}, {"seed": 1}, {"precision": "bfloat16"}):
+    for other in ({"dropout": 0.0}, {"seed": 1}, {"precision": "bfloat16"}, {"optimiser": "muon"}):
         run(tmp_path / str(other), tiny(variant, **other))
         assert weights(tmp_path / str(other)) != weights(whole)
 
@@ -134,6 +136,16 @@ def test_matrices_decay_and_the_rest_does_not() -> None:
     shrinks = 1 - 0.1 * 1e-2 * rate_factor(8, tiny("ega"))
     for name, tensor in model.named_parameters():
         torch.testing.assert_close(tensor, before[name] * (shrinks if tensor.ndim > 1 else 1.0), msg=name)
+
+
+def test_muon_takes_the_reference_models_hidden_matrices_when_it_is_asked_to() -> None:
+    model, settings = new_model(tiny("ega"), 30), tiny("ega", optimiser="muon", muon_rate=0.01)
+    optimiser = Optimiser(model, settings)
+    model(torch.zeros(1, 4, dtype=torch.long), use_cache=False).logits.sum().backward()
+    optimiser.step(0)
+    muon = [v.shape for k, v in optimiser.state().items() if k.startswith("muon.")]
+    assert len(muon) == 2 * 5  # per layer: query-key-value, attention's output, the two of the MLP, energies
+    assert settings.describe()["muon_rate"] == 0.01
 
 
 def test_the_rate_rises_over_the_steps_of_the_warm_up() -> None:
