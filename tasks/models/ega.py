@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, GPT2Model
+from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, GPT2Model, GPT2PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.gpt2.modeling_gpt2 import GPT2Attention
 
@@ -94,9 +94,8 @@ class EgaAttention(GPT2Attention):
         query = torch.cat([query, self._gates(key[..., self.head_dim], attention_mask, query)], dim=-1)
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
         dropout = self.attn_dropout.p if self.training else 0.0
-        mixed, weights = attend(
-            self, query, key, value, attention_mask, dropout=dropout, scaling=self.scaling, **options
-        )
+        given = {"dropout": dropout, "scaling": self.scaling, **options}
+        mixed, weights = attend(self, query, key, value, attention_mask, **given)
         output = self.c_proj(mixed.reshape(*mixed.shape[:-2], -1).contiguous())
         return self.resid_dropout(output), weights
 
@@ -116,7 +115,7 @@ def _seen(mask: Tensor | None) -> Tensor | None:
     return last if last.dtype == torch.bool else last > torch.finfo(last.dtype).min
 
 
-class _OwnAttention:
+class _Gated(GPT2PreTrainedModel):
     """No other attention function than the eager one knows of gates."""
 
     _supports_sdpa = False
@@ -124,13 +123,13 @@ class _OwnAttention:
     _supports_flex_attn = False
 
     def _init_weights(self, module: nn.Module) -> None:
-        super()._init_weights(module)  # type: ignore[misc]
+        super()._init_weights(module)
         if isinstance(module, EgaAttention):
             nn.init.constant_(module.steepness, STEEPNESS)
             nn.init.constant_(module.threshold, THRESHOLD)
 
 
-class EgaModel(_OwnAttention, GPT2Model):
+class EgaModel(_Gated, GPT2Model):
     """GPT-2 without its head, its attention gated."""
 
     config_class = EgaConfig
@@ -144,7 +143,7 @@ class EgaModel(_OwnAttention, GPT2Model):
         self.post_init()
 
 
-class EgaLMHeadModel(_OwnAttention, GPT2LMHeadModel):
+class EgaLMHeadModel(_Gated, GPT2LMHeadModel):
     """GPT-2 as a causal LM, its attention gated."""
 
     config_class = EgaConfig
