@@ -220,7 +220,7 @@ def tiny_model(name: str, *, dtype: torch.dtype = torch.float32, **changes: Any)
 
     `changes` are attributes of its configuration.
     """
-    family = FAMILIES.get(name, FAMILIES.get(name.split("-")[0]))
+    family = FAMILIES.get(name, FAMILIES.get(name.split("-", maxsplit=1)[0]))
     if family is not None and int(transformers.__version__.split(".")[0]) < family.since:
         pytest.skip(f"{family.name} is refused on transformers {transformers.__version__}")
     torch.manual_seed(7)
