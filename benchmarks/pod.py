@@ -16,10 +16,14 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from benchmarks.harness import alternate, measured, resident, table
+
+if TYPE_CHECKING:
+    from tasks.stages.ensemble import Ensemble
 
 T, SIZES, COMPARED = 256, (150, 1000, 2000), 1000
 HEADS = int(os.environ.get("BENCHMARK_HEADS", "4"))
@@ -69,7 +73,7 @@ def make_store(folder: str) -> None:
         manifest.publish(layout.shard_record(shard), written, [(layout.staging(f"shard-{shard}"), layout.shard(shard))])
 
 
-def ensemble(folder: str, n: int):  # type: ignore[no-untyped-def]
+def ensemble(folder: str, n: int) -> Ensemble:
     """The first n documents of the store."""
     from storage.filesystem import open_runs
     from storage.tensors import ActivationStore

@@ -23,6 +23,7 @@ def main() -> None:
         ("ablation", text),
         ("perturbation", text),
         ("selection", text),
+        ("pod",),
         ("capture", text),
         ("storage", text),
         ("families",),

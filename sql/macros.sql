@@ -75,16 +75,17 @@ create or replace macro strategy_order() as
     [
         'taxonomy', 'taxonomy_reset_retriever_mixer', 'taxonomy_mixer_reset_retriever', 'taxonomy_mixer_retriever_reset',
         'taxonomy_retriever_reset_mixer', 'taxonomy_retriever_mixer_reset', 'weight_magnitude', 'entropy_high',
-        'entropy_low', 'contribution', 'f_score', 'random'
+        'entropy_low', 'contribution', 'f_score', 'h_star', 'random'
     ];
 
 -- The modified z-score of Iglewicz & Hoaglin (1993): how far x stands from a median, in units of the median absolute
 -- deviation that are standard deviations of normal values. NULL where the deviation is 0.
 create or replace macro robust_z(x, median, deviation) as 0.6745 * (x - median) / nullif(deviation, 0);
 
--- How far a whole number x stands from the mean of draws, in standard deviations of the draws and of rounding to whole
--- numbers (1/12 in variance), so that draws which all agree do not make it infinite. NULL with fewer than two draws.
-create or replace macro rank_z(x, mean, sd) as (x - mean) / sqrt(sd ** 2 + 1.0 / 12);
+-- How far a whole number x stands from the mean of draws, in standard deviations of the draws and of rounding both to
+-- whole numbers (1/12 each in variance), so that draws which all agree do not make it infinite, and a difference of 1
+-- never counts for more than 2.4. NULL with fewer than two draws.
+create or replace macro rank_z(x, mean, sd) as (x - mean) / sqrt(sd ** 2 + 1.0 / 6);
 
 -- How far the loss of one and the same computation may differ between batches, in nats a token. From `compute_dtype` of
 -- the table captures.

@@ -58,6 +58,8 @@ class StageContext:
     """The captured model, to run again; None in a stage that needs none."""
     survey: Partial | None = field(default=None, compare=False)
     """What `combine_survey` made of all shards; None in a stage that surveys nothing."""
+    n_shards: int = field(default=0, compare=False)
+    """Shards of the capture."""
     prepared: Prepared | None = field(default=None, compare=False)
     """What the capture is a record of: its documents, its tokenizer's name. None outside a run."""
     once: Once = field(default=lambda _name, compute: compute(), compare=False)

@@ -19,6 +19,7 @@ from tasks.registry import Stage, stage
 from tasks.shard import Work
 from tasks.stage_parts import (
     keep_partial,
+    of_capture,
     open_store,
     publish_part,
     read_partial,
@@ -160,7 +161,7 @@ def _shard_part(
     rows = _PartRows(prepared.fs, staging, declared, prepared.layout.capture, run.key)
     checkpoints = Checkpoints(prepared, run.stage, run.key, shard_part(shard), staging)
     context = stage_context(
-        declared, run, store, replay=replay, once=checkpoints.once, survey=survey, prepared=prepared
+        declared, run, store, replay=replay, once=checkpoints.once, survey=survey, **of_capture(prepared)
     )
     partial, quality = declared.steps().per_shard(store, store.shard(shard), parameters, context, rows)
     work = Work(quality=quality)
@@ -201,7 +202,7 @@ def _final_part(prepared: Prepared, declared: Stage, run: StageRun, store: Activ
     rows = _PartRows(fs, staging, declared, layout.capture, run.key)
     parameters = stage_parameters(declared, run.parameters)
     survey = read_survey(prepared, declared, run)
-    context = stage_context(declared, run, store, survey=survey, prepared=prepared)
+    context = stage_context(declared, run, store, survey=survey, **of_capture(prepared))
     work = Work(quality=steps.finish(store, combined, parameters, context, rows))
     rows.close(work, layout, run.key, FINAL)
     return work

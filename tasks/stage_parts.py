@@ -88,6 +88,11 @@ def stage_context(
     return StageContext(run.key, run.seed, advance, **more)
 
 
+def of_capture(prepared: Prepared) -> dict[str, Any]:
+    """What a stage may know of the capture beside its store."""
+    return {"prepared": prepared, "n_shards": prepared.n_shards}
+
+
 def publish_part(prepared: Prepared, run: StageRun, part: str, compute: Callable[[str], Work]) -> bool:
     """Do a part of the stage unless it is done; True if it was done here and now."""
     layout = prepared.layout

@@ -88,8 +88,9 @@ def decompose(covariance: Float64[np.ndarray, "m m"]) -> Decomposition:
     """All of a symmetric C, which is used up: the snapshots' inner products over N, or the covariance of entries.
 
     The lower triangle is given to LAPACK (relatively robust representations), which leaves the upper one as it was: so
-    beside C no more than the eigenvectors is in memory.
+    beside C no more than the eigenvectors is in memory. ValueError for NaN or infinity.
     """
+    _require_finite(covariance)
     covariance = np.asfortranarray(covariance)
     diagonal = np.diagonal(covariance).copy()
     values, vectors = eigh(covariance, driver="evr", lower=True, overwrite_a=True, check_finite=False)
@@ -103,7 +104,14 @@ def decompose(covariance: Float64[np.ndarray, "m m"]) -> Decomposition:
 
 def eigenvalues(covariance: Float64[np.ndarray, "m m"]) -> Float64[np.ndarray, " m"]:
     """Those of C alone, descending and none below 0, as rounding leaves some; C is used up."""
+    _require_finite(covariance)
     return np.maximum(eigvalsh(covariance, overwrite_a=True, check_finite=False)[::-1], 0.0)
+
+
+def _require_finite(covariance: np.ndarray) -> None:
+    """ValueError where a snapshot had NaN or infinity, which then stands on the diagonal: LAPACK would not say."""
+    if not np.isfinite(np.diagonal(covariance)).all():
+        raise ValueError("expected finite fluctuations, got NaN or infinity")
 
 
 def n_modes(eigenvalues: Float64[np.ndarray, " K"], most: int) -> int:

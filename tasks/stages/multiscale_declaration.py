@@ -109,7 +109,23 @@ class CoherencyParameters:
 
 
 def suits(parameters: Any, shape: StoreShape, lengths: Sequence[int]) -> None:
-    """UsageError unless attention is causal, windows are of one length but for a few, and scales lie inside them."""
+    """UsageError unless the capture is an ensemble, and scales and subsamples lie inside it."""
+    n_tokens, whole = suits_an_ensemble(shape, lengths)
+    largest = (n_tokens - 1) // 2 / 2**0.5
+    beyond = [scale for scale in parameters.scales if scale > largest]
+    if beyond:
+        raise UsageError(
+            f"scales of at most {largest:.4g}, inside the cone of influence of {n_tokens} tokens",
+            got=", ".join(f"{scale:g}" for scale in beyond),
+            remedy="Ask for smaller scales, or capture with a larger --window.",
+        )
+    most = max(getattr(parameters, "n_snapshots", ()), default=0)
+    if most > whole:
+        raise UsageError(f"ensembles of at most the {whole} documents of {n_tokens} tokens", got=str(most))
+
+
+def suits_an_ensemble(shape: StoreShape, lengths: Sequence[int]) -> tuple[int, int]:
+    """T, and how many documents have it. UsageError unless attention is causal, and most windows are of one length."""
     if not shape.causal:
         raise UsageError(
             "a model whose queries see no later key: the method goes along the causal lag", got="an encoder's store"
@@ -126,17 +142,7 @@ def suits(parameters: Any, shape: StoreShape, lengths: Sequence[int]) -> None:
         raise UsageError(
             f"windows of at least {LEAST_TOKENS} tokens", got=str(n_tokens), remedy="Capture with a larger --window."
         )
-    largest = (n_tokens - 1) // 2 / 2**0.5
-    beyond = [scale for scale in parameters.scales if scale > largest]
-    if beyond:
-        raise UsageError(
-            f"scales of at most {largest:.4g}, inside the cone of influence of {n_tokens} tokens",
-            got=", ".join(f"{scale:g}" for scale in beyond),
-            remedy="Ask for smaller scales, or capture with a larger --window.",
-        )
-    most = max(getattr(parameters, "n_snapshots", ()), default=0)
-    if most > whole:
-        raise UsageError(f"ensembles of at most the {whole} documents of {n_tokens} tokens", got=str(most))
+    return n_tokens, whole
 
 
 def _stage(name: str, parameters: type, *tables: Any) -> Stage:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial as bind
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -46,7 +47,7 @@ def per_shard(
         blocks = Blocks(ensemble, layer, head, context.seed)
         step = _Step(share, at, len(jobs))
         work = LayerPod(blocks, sizes, parameters, context.seed)
-        arrays = context.once(place, lambda work=work, step=step: work.run(step.done))  # type: ignore[misc]
+        arrays = context.once(place, bind(work.run, step.done))
         writer.write(layer, head, arrays, blocks.lags)
         kept |= {
             f"{place}/{name}": x for name, x in arrays.items() if name.endswith(("/mode", "/coefficient", "/exact"))

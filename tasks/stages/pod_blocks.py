@@ -46,12 +46,13 @@ class Blocks:
     def prepare(self, look: Callable[[np.ndarray], None]) -> None:
         """One pass over all fields, in order: `look` sees each (T, T), and the mean and variance are worked out."""
         kept = np.empty((self.size, len(self.lags))) if len(self) == 1 else None
+        step, moved = np.empty_like(self.mean), np.empty_like(self.mean)
         for at, field in enumerate(self.ensemble.fields(self.layer, self.head)):
             look(field)
             packed = self.lags.pack(field)
-            step = packed - self.mean  # Welford's mean and sum of squares: equal fields leave exactly 0
-            self.mean += step / (at + 1)
-            self._squares += step * (packed - self.mean)
+            np.subtract(packed, self.mean, out=step)  # Welford's mean and sum of squares: equal fields leave exactly 0
+            self.mean += np.divide(step, at + 1, out=moved)
+            self._squares += np.multiply(step, np.subtract(packed, self.mean, out=moved), out=moved)
             if kept is not None:
                 kept[at] = packed
         if kept is not None:

@@ -18,7 +18,7 @@ from storage.errors import UsageError
 from storage.keys import seed_for
 from tasks.kernels.head_order import ascending, n_kept, shuffled
 from tasks.models.interventions import ScaleHeads, deepest_start
-from tasks.stages.pruning_declaration import RANDOM, TAXONOMY_ORDERS
+from tasks.stages.pruning_declaration import H_STAR, RANDOM, TAXONOMY_ORDERS
 from tasks.stages.pruning_survey import HeadStatistics, combine_survey, survey
 from tasks.stages.replays import clean_losses, combine, losses, pieces, replay_of
 
@@ -124,6 +124,8 @@ def ranked_by(strategy: str, store: ActivationStore, statistics: HeadStatistics)
     scores: tuple[np.ndarray, ...]
     if strategy in TAXONOMY_ORDERS:
         scores = statistics.place(TAXONOMY_ORDERS[strategy]), statistics.mean("output_norm")
+    elif strategy == H_STAR:
+        scores = (statistics.quota(),)
     elif strategy == "weight_magnitude":
         scores = (weight_magnitude(store),)
     else:

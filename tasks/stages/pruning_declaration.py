@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import permutations
+from typing import TYPE_CHECKING
 
 from storage.errors import UnknownName, UsageError
 from storage.tables import DOUBLE, INT, REAL, TEXT, table
 from tasks.registry import Stage
+from tasks.stages.multiscale_declaration import suits_an_ensemble
+
+if TYPE_CHECKING:
+    from storage.store_shape import StoreShape
 
 HEAD_ABLATION = table(
     "head_ablation",
@@ -37,6 +43,11 @@ STRATEGIES = (
     *TAXONOMY_ORDERS,
     *("weight_magnitude", "entropy_high", "entropy_low", "contribution", "f_score", RANDOM),
 )
+"""Those that a run takes unless it is told."""
+H_STAR = "h_star"
+"""Heads per layer in proportion to the effective rank of its attention over documents, which needs windows of one
+length: so on request."""
+KNOWN = (*STRATEGIES[:-1], H_STAR, RANDOM)
 _MOST_SEEDS = 1_000
 
 
@@ -53,8 +64,8 @@ class PruningParameters:
 
     def __post_init__(self) -> None:
         for strategy in self.strategies:
-            if strategy not in STRATEGIES:
-                raise UnknownName.among("strategy", strategy, STRATEGIES, where="pruning.strategies")
+            if strategy not in KNOWN:
+                raise UnknownName.among("strategy", strategy, KNOWN, where="pruning.strategies")
         for name in ("strategies", "retentions"):
             values = getattr(self, name)
             if not values or len(set(values)) < len(values):
@@ -72,6 +83,12 @@ class HeadAblationParameters:
     """The stage `head_ablation` has none: every head of every layer that the store keeps, alone."""
 
 
+def suits(parameters: PruningParameters, shape: StoreShape, lengths: Sequence[int]) -> None:
+    """UsageError where heads are to go by an effective rank that the capture does not have."""
+    if H_STAR in parameters.strategies:
+        suits_an_ensemble(shape, lengths)
+
+
 PRUNING_STAGE = Stage(
     name="pruning",
     version=1,
@@ -82,6 +99,7 @@ PRUNING_STAGE = Stage(
     on_request=True,
     module="tasks.stages.pruning",
     surveys=True,
+    suits=suits,
 )
 HEAD_ABLATION_STAGE = Stage(
     name="head_ablation",

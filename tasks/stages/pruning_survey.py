@@ -16,13 +16,15 @@ from torch import Tensor
 
 from tasks.kernels.contribution import contributions
 from tasks.kernels.entropy import row_entropy
+from tasks.kernels.head_order import in_proportion
 from tasks.kernels.outputs import head_outputs
 from tasks.kernels.selection import Selections
 from tasks.kernels.taxonomy import CLASSES, classify, tally, winners
 from tasks.kernels.values import Values
 from tasks.kernels.visibility import Visibility
 from tasks.kernels.weights import LayerWeights
-from tasks.stages.pruning_declaration import TAXONOMY_ORDERS
+from tasks.stages.pod_ranks import shard_ranks
+from tasks.stages.pruning_declaration import H_STAR, TAXONOMY_ORDERS
 
 if TYPE_CHECKING:
     from storage.tensors import ActivationStore, DocumentLayer, ShardReader
@@ -38,6 +40,7 @@ _BY_STRATEGY = {
     "entropy_low": ("entropy",),
     "contribution": ("contribution",),
     "f_score": ("f_score",),
+    H_STAR: (H_STAR, "output_norm"),
 }
 """What is surveyed for each strategy; the others rank by weights, or by chance."""
 
@@ -48,11 +51,16 @@ def surveyed(strategies: Sequence[str]) -> frozenset[str]:
 
 
 def survey(store: ActivationStore, shard: ShardReader, parameters: PruningParameters, context: StageContext) -> Partial:
-    """Statistics of one shard: `tally` (L, H, 3) of taxonomy's winners, and of each other sums and counts (L, H)."""
+    """Statistics of one shard: `tally` (L, H, 3) of taxonomy's winners, and of each other sums and counts (L, H).
+
+    `h_star` (L,) is of all documents, in the layers of this shard's share, and 0 in the others.
+    """
     shape, wanted = store.shape, surveyed(parameters.strategies)
     cells = (len(shape.kept_layers), shape.n_heads)
     found: Partial = {TALLY: np.zeros((*cells, len(CLASSES)), np.int64)} if TALLY in wanted else {}
-    for name in sorted(wanted - {TALLY}):
+    if H_STAR in wanted:
+        found[H_STAR] = shard_ranks(store, shard, context)
+    for name in sorted(wanted - {TALLY, H_STAR}):
         found[f"{name}_sum"], found[f"{name}_n"] = np.zeros(cells), np.zeros(cells, np.int64)
     kinds = ("attention", "value", *(("gate",) if shape.gated else ()))
     for kept, layer in enumerate(shape.kept_layers if wanted else ()):
@@ -126,6 +134,10 @@ class HeadStatistics:
         """Of output_norm ‖o[h,i]‖, entropy, contribution |Σ_j cw_inter| or f_score, over the rows that define it."""
         total, n = self.partial[f"{name}_sum"], self.partial[f"{name}_n"]
         return np.divide(total, n, out=np.full(total.shape, np.nan), where=n > 0)
+
+    def quota(self) -> np.ndarray:
+        """Which heads stay where each layer has them in proportion to its H*, those of most output first."""
+        return in_proportion(self.partial[H_STAR], self.mean("output_norm"))
 
     def place(self, order: Sequence[str]) -> np.ndarray:
         """Where each head's class by plurality stands in an order of classes; NaN where nothing was tallied."""

@@ -88,8 +88,31 @@ def test_equal_eigenvalues_and_no_energy() -> None:
     fit = decay(np.ones(6))
     assert (fit.beta, fit.t_spec) == (0, np.inf) and np.isnan(fit.r2)
     assert effective_rank(np.ones(10), 0.10) == 9 and effective_rank(np.ones(10), 0.11) == 9
+    nothing = eigenvalues(products(U, weights=np.zeros(len(LAGS))))  # a mask under which nothing varies
+    assert not nothing.any() and effective_rank(nothing, 0.1) is None
     assert effective_rank(np.zeros(5), 0.1) is None and n_modes(np.zeros(5), 3) == 0
     assert np.isnan(decay(np.zeros(5)).beta) and np.isnan(decay(np.array([1.0, 0.5])).t_spec)
+
+
+def test_what_must_change_a_spectrum_and_what_must_not() -> None:
+    """Not the order of documents or entries, nor a field common to all; twice the fluctuation has four times each."""
+    expected, random = eigenvalues(centre(products(U))), np.random.default_rng(0)
+    for same in (U[random.permutation(N)], U[:, random.permutation(len(LAGS))], U + random.random(len(LAGS))):
+        np.testing.assert_allclose(eigenvalues(centre(products(np.ascontiguousarray(same)))), expected, atol=1e-12)
+    np.testing.assert_allclose(eigenvalues(products(2 * U)), 4 * expected, atol=1e-13)
+    shuffled = U.copy()
+    for row in shuffled:
+        shuffle_lags(row, LAGS.starts, random)
+    assert np.abs(eigenvalues(centre(products(shuffled))) - expected).max() > 0.01 * expected[0]
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_nan_is_refused(bad: float) -> None:
+    broken = U.copy()
+    broken[3, 7] = bad
+    for work in (eigenvalues, decompose):
+        with pytest.raises(ValueError, match="expected finite fluctuations, got NaN or infinity"):
+            work(products(broken))
 
 
 def test_decay_is_the_slope_and_leaves_rounding_out() -> None:

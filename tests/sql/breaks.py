@@ -181,7 +181,7 @@ BREAKS: list[tuple[str, str, Break]] = [
     ("changed_losses", "pruning", put("nll_sum", 1, np.nan)),
     ("clean_losses", "pruning", add("nll_clean_sum", 1, 1e-4)),
     ("clean_losses", "pruning", add("n_predicted", 1, 1)),
-    ("accepted_values", "pruning", put("strategy", 1, "h_star")),
+    ("accepted_values", "pruning", put("strategy", 1, "h_stars")),
     ("pruning_complete", "pruning", drop(4)),
     ("pruning_complete", "pruning", drop(slice(0, 42))),
     ("pruning_kept", "pruning", add("heads_kept", 1, 1)),

@@ -45,7 +45,7 @@ def test_effective_rank_beside_its_nulls(warehouse: duckdb.DuckDBPyConnection) -
         for null, short in (("lag_shuffle", "lag_shuffle"), ("gaussian", "gaussian")):
             drawn = ranks(*place, null, *at)
             assert row[f"{short}_mean"] == pytest.approx(np.mean(drawn))
-            expected = (row["h_star"] - np.mean(drawn)) / np.sqrt(np.var(drawn, ddof=1) + 1 / 12)
+            expected = (row["h_star"] - np.mean(drawn)) / np.sqrt(np.var(drawn, ddof=1) + 1 / 6)
             assert row[f"z_{short}"] == pytest.approx(expected)
         assert row["h_star_published"] is None
     assert {row["n_snapshots"] for row in rows(warehouse, "effective_rank", whole=True)} == {SIZES[-1]}

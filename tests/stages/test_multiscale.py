@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,14 @@ import pytest
 from storage.errors import UsageError
 from storage.filesystem import open_runs
 from storage.warehouse import connect, query, run_checks
-from tasks.registry import tables
+from tasks.registry import StageContext, tables
 from tasks.stage import finish_stage, prepare_stage, run_stage_shards
 from tasks.stages import pod_blocks
+from tasks.stages.ensemble import Ensemble, combine_survey, survey
 from tasks.stages.multiscale_declaration import CoherencyParameters, PodParameters, ScalogramParameters
+from tasks.stages.pod_blocks import Blocks
 from tasks.stages.pod_modes import read_modes
+from tasks.stages.pod_spectra import Spectra
 from tasks.survey import finish_survey, survey_shards
 from tests.oracles import multiscale as oracle
 from tests.stages.running import Ran, captured, run
@@ -216,6 +220,29 @@ def test_any_order_of_shards_and_any_size_of_blocks(
     for name, column in (("pod_spectrum", "eigenvalue"), ("pod_modes", "profile")):
         one, two = (ran.table(name).column(column).to_numpy() for ran in (expected, blocked))
         np.testing.assert_allclose(two, one, atol=1e-12 if name == "pod_spectrum" else 1e-5)
+
+
+def test_two_blocks_at_most_are_in_memory(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is read or drawn, one other block is kept at most; each pair of blocks is met, and the sum is whole."""
+    kept: list[int] = []
+    build = Blocks._made
+
+    def counted(self: Blocks, source: Any, at: int) -> np.ndarray:
+        kept.append(len(self._kept))
+        return build(self, source, at)
+
+    monkeypatch.setattr(Blocks, "_made", counted)
+    found = [survey(made.store, made.store.shard(s), None, StageContext("key", 0)) for s in made.store.shards]
+    ensemble = Ensemble.of(made.store, reduce(combine_survey, found))
+    blocks = Blocks(ensemble, 1, None, 0, block_bytes=2 * 8 * WINDOW * (WINDOW + 1) // 2)
+    blocks.prepare(lambda _field: None)
+    work = {source: {"full": None} for source in (("observed", 0), ("lag_shuffle", 0), ("gaussian", 1))}
+    arrays = Spectra(blocks, (WHOLE,), 2, (0.1,), 0).run(work, lambda _done: None)
+    assert len(blocks) == 5 and len(kept) > 15 and max(kept) == 1
+    whole = Blocks(ensemble, 1, None, 0)
+    whole.prepare(lambda _field: None)
+    for name, values in Spectra(whole, (WHOLE,), 2, (0.1,), 0).run(work, lambda _done: None).items():
+        np.testing.assert_allclose(arrays[name], values, atol=1e-12 if "mode" not in name else 1e-5)
 
 
 def test_fewer_entries_than_documents(tmp_path: Path, fields: dict[int, np.ndarray]) -> None:
