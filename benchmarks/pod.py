@@ -93,7 +93,7 @@ def ours(folder: str, n: int, result: dict[str, float]) -> np.ndarray:
     next(found.fields(0))  # what is imported and compiled once
     with measured(result):
         blocks = Blocks(found, 0, None, 0)
-        blocks.prepare(lambda _field: None)
+        blocks.prepare()
         arrays = Spectra(blocks, (n,), 4, (0.1,), 0).run({OBSERVED_SOURCE: {"full": None}}, lambda _done: None)
     result["allowed_mib"] = (2 * min(BLOCK_BYTES, 8 * n * len(blocks.lags)) + 4 * 8 * n**2) / 2**20
     return arrays[name_of("full", OBSERVED_SOURCE, n)]

@@ -16,13 +16,13 @@ from storage.tables import PartWriter, write_table
 from tasks.registry import tables
 from tests.sql.made_up import DOCS, LAYERS, PER_LAYER, Columns, capture_columns, whole_columns
 from tests.sql.made_up_choices import choices_columns
+from tests.sql.made_up_multiscale import coherency_columns, pod_columns, scalogram_columns
 from tests.sql.made_up_perturbation import (
     displacement_columns,
     perturbation_columns,
     propagation_columns,
     repair_columns,
 )
-from tests.sql.made_up_multiscale import coherency_columns, pod_columns, scalogram_columns
 from tests.sql.made_up_replays import ablation_columns, masking_columns, pruning_columns, sink_columns
 from tests.sql.made_up_selection import SELECTION_PER_LAYER, taxonomy_columns
 
