@@ -11,6 +11,7 @@ from duckdb import DuckDBPyConnection
 from storage.warehouse import query
 
 _CONDITION = ("protocol", "first_token", "layers", "delta_kind")
+_REPAIRED = (*_CONDITION, "delta", "arm")
 _ABSOLUTE = "absolute"
 
 
@@ -52,10 +53,15 @@ def repair_lines(connection: DuckDBPyConnection, capture: str) -> Iterator[str]:
     """How much of each arm's damage goes by each target put back in all perturbed layers."""
     rows = query(connection, "repair_recovery", {"capture": capture}).to_pylist()
     whole = [r for r in rows if r["repaired_layers"] == r["layers"] and r["recovery_percent"] is not None]
-    whole.sort(key=lambda row: (row["delta_kind"], row["delta"], row["arm"]))
-    for (kind, delta, arm), group in groupby(whole, key=lambda row: (row["delta_kind"], row["delta"], row["arm"])):
+    whole.sort(key=lambda row: tuple(row[name] for name in _REPAIRED))
+    for condition, group in groupby(whole, key=lambda row: tuple(row[name] for name in _REPAIRED)):
+        of = dict(zip(_REPAIRED, condition, strict=True))
         told = ", ".join(f"{row['target'].replace('_', ' ')} {row['recovery_percent']:.0f} %" for row in group)
-        yield f"Of the damage of {arm} (δ {delta:.4g}, {kind}) goes, with clean values put back: {told}."
+        first = "" if of["first_token"] == "include" else ", first token left alone"
+        yield (
+            f"Of the damage of {of['arm']} (δ {of['delta']:.4g} {of['delta_kind']}, {of['protocol']}, layers "
+            f"{of['layers']}{first}) goes, with clean values put back in all of these layers: {told}."
+        )
 
 
 def propagation_lines(connection: DuckDBPyConnection, capture: str) -> Iterator[str]:

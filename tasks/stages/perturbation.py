@@ -30,6 +30,8 @@ __all__ = ["combine", "combine_survey", "finish", "per_shard", "survey"]
 _FIGURES = ("displacement_mean", "displacement_max_error", "norm_ratio_max", "n_tokens", "unmoved")
 _MOST_UNMOVED = 0.05
 """A row of which a larger share of tokens stayed is flagged."""
+_ROWS = 1 << 18
+"""Rows of the table displacement that are made at once."""
 
 
 def per_shard(
@@ -183,18 +185,22 @@ def _sampled(replay: CapturedReplay, n: int) -> frozenset[int]:
 def _add_tokens(
     rows: Rows, found: Partial, cells: Sequence[Cell], shard: ShardReader, documents: Sequence[int], n_layers: int
 ) -> None:
-    """Rows of the table displacement, a document at a time."""
-    start, lengths = 0, dict(zip(shard.documents, shard.lengths, strict=True))
+    """Rows of the table displacement, some cells of a document at a time; all cells perturb the same layers."""
+    start, lengths, layers = 0, dict(zip(shard.documents, shard.lengths, strict=True)), cells[0].layers
     for doc in documents:
-        named: dict[str, list[np.ndarray]] = {name: [] for name in (*KEYS, "layer", "position")}
-        for cell in cells:
-            n, columns = lengths[doc] * len(cell.layers), cell.columns(n_layers)
-            for name in KEYS:
-                named[name].append(np.repeat(np.array(columns[name]), n))
-            named["layer"].append(np.repeat(np.array(cell.layers, np.int32), lengths[doc]))
-            named["position"].append(np.tile(np.arange(lengths[doc], dtype=np.int32), len(cell.layers)))
-        columns = {name: np.concatenate(values) for name, values in named.items()}
-        part = slice(start, start + len(columns["layer"]))
-        start = part.stop
-        tokens = {name: found[name][part] for name in ("norm", "displacement")}
-        rows.add("displacement", {"doc": np.int32(doc), **columns, **tokens})
+        n = lengths[doc] * len(layers)
+        together = max(1, _ROWS // n)
+        for first in range(0, len(cells), together):
+            of_cells = [cell.columns(n_layers) for cell in cells[first : first + together]]
+            part = slice(start, start + n * len(of_cells))
+            start = part.stop
+            rows.add(
+                "displacement",
+                {
+                    "doc": np.int32(doc),
+                    **{name: np.repeat(np.array([columns[name] for columns in of_cells]), n) for name in KEYS},
+                    "layer": np.tile(np.repeat(np.array(layers, np.int32), lengths[doc]), len(of_cells)),
+                    "position": np.tile(np.arange(lengths[doc], dtype=np.int32), len(layers) * len(of_cells)),
+                    **{name: found[name][part] for name in ("norm", "displacement")},
+                },
+            )

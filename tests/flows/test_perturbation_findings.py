@@ -29,8 +29,8 @@ def test_recoveries_of_all_perturbed_layers_are_told(warehouse: duckdb.DuckDBPyC
     """A relative δ does next to no damage there, so nothing of it goes."""
     lines = list(repair_lines(warehouse, "alpha"))
     assert [line.partition(" goes")[0] for line in lines] == [
-        "Of the damage of angle (δ 1, absolute)",
-        "Of the damage of magnitude (δ 1, absolute)",
+        "Of the damage of angle (δ 1 absolute, exact, layers all)",
+        "Of the damage of magnitude (δ 1 absolute, exact, layers all)",
     ]
     assert "attention output " in lines[0] and lines[0].count("%") == 4
 

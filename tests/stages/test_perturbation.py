@@ -135,6 +135,17 @@ def test_rows_of_propagation(name: str, tmp_path: Path) -> None:
             assert one["n_tokens"] == len(apart)
 
 
+def test_rows_made_at_once_change_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table displacement, made all at once and one cell at a time."""
+    made = captured(tmp_path)
+    whole = run(made, "perturbation", VALUES).rows("displacement")
+    monkeypatch.setattr("tasks.stages.perturbation._ROWS", 1)
+    again = run(made, "perturbation", {**VALUES, "seeds": 2}).rows("displacement")
+    figures = {(condition(row), row["layer"], row["position"]): row["displacement"] for row in again}
+    assert len(again) == 2 * len(whole) > 0
+    assert all(figures[condition(row), row["layer"], row["position"]] == row["displacement"] for row in whole)
+
+
 def test_a_tiny_delta_changes_next_to_nothing(tmp_path: Path) -> None:
     made = captured(tmp_path)
     rows = run(made, "perturbation", {"deltas": "1e-6", "relative_deltas": "", "layers": "all"}).rows("perturbation")
