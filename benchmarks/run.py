@@ -1,4 +1,7 @@
-"""Every benchmark, one after the other: `make bench TEXT=wiki.txt`, a text of 50,000 characters or more."""
+"""Every benchmark, one after the other: `make bench TEXT=wiki.txt`, a text of 50,000 characters or more.
+
+PAIRS=FILE names a file of minimal pairs, without which that benchmark is left out.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +29,8 @@ def main() -> None:
         ("families",),
         ("commands",),
     ]
+    if pairs := os.environ.get("PAIRS"):
+        runs.append(("minimal_pairs", pairs))
     for module, *arguments in runs:
         print(f"\n## benchmarks.{module} {' '.join(arguments)}\n", flush=True)
         subprocess.run([sys.executable, "-m", f"benchmarks.{module}", *arguments], check=True)

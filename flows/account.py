@@ -11,7 +11,7 @@ from duckdb import DuckDBPyConnection
 
 from flows.console import output, plain
 from flows.field_findings import coherency_lines, pod_lines, scalogram_lines
-from flows.findings import choices_lines, masking_lines, sink_lines
+from flows.findings import choices_lines, masking_lines, minimal_pairs_lines, probes_lines, sink_lines
 from flows.head_findings import head_ablation_lines, pruning_lines, selection_lines, taxonomy_lines
 from flows.outcome import Outcome
 from flows.perturbation_findings import perturbation_lines, propagation_lines, repair_lines
@@ -72,6 +72,8 @@ def _found(connection: DuckDBPyConnection, capture: str, done: Collection[str]) 
         "perturbation": perturbation_lines,
         "repair": repair_lines,
         "propagation": propagation_lines,
+        "minimal_pairs": minimal_pairs_lines,
+        "probes": probes_lines,
         "scalogram": scalogram_lines,
         "pod": pod_lines,
         "coherency": coherency_lines,

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from flows.config import CaptureConfig, Config
-from storage.errors import UnknownName, UsageError
+from storage.errors import CorpusError, UnknownName, UsageError
 from tasks.chosen import Chosen
 from tasks.parameters import stage_parameters
 from tasks.registry import default_stages, stage, stages
@@ -22,7 +22,7 @@ DEFAULT = "default"
 """The preset of `theodolite run` with no arguments."""
 
 ALL_STAGES = "all"
-"""In place of stages' names: every one, those too that run the model again."""
+"""In place of stages' names: every one that is about such a corpus, those too that run the model again."""
 
 
 def configure(source: str | None, options: Mapping[str, Mapping[str, Any]], changes: Sequence[str]) -> Config:
@@ -103,10 +103,22 @@ def stage_changes(changes: Iterable[str]) -> dict[str, dict[str, str]]:
 
 
 def chosen_stages(config: Config) -> tuple[str, ...]:
-    """The stages that the run does, in the order given; by default those that are quick; `all`: all."""
+    """The stages that the run does, in the order given; by default those that are quick; `all`: all, but those about
+    another kind of corpus."""
     if config.run.stages == (ALL_STAGES,):
-        return tuple(stages())
+        return tuple(name for name in stages() if _about(name, config.capture.corpus))
     return config.run.stages if config.run.stages is not None else default_stages()
+
+
+def _about(name: str, corpus: Sequence[str]) -> bool:
+    """Whether a stage is about a corpus of that kind."""
+    about = stage(name).about
+    try:
+        if about is not None:
+            about(corpus)
+    except CorpusError:
+        return False
+    return True
 
 
 def check_stages(config: Config, where: str) -> None:
@@ -126,10 +138,14 @@ def check_stages(config: Config, where: str) -> None:
 
 
 def require_kept(capture: CaptureConfig, names: Iterable[str]) -> None:
-    """UsageError unless a capture of this configuration keeps what these stages read: it must not run in vain."""
+    """UsageError unless a capture of this configuration keeps what these stages read, CorpusError unless its corpus is
+    what they are about: it must not run in vain."""
     offered = Chosen.of(asdict(capture.settings())).offered()
     for name in names:
         require_kinds(stage(name), offered, "this capture")
+        about = stage(name).about
+        if about is not None:
+            about(capture.corpus)
 
 
 def _validated(content: Mapping[str, Any], where: str) -> Config:

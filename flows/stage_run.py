@@ -23,7 +23,7 @@ from flows.steps import (
 from tasks.prepared import Prepared
 from tasks.registry import DOCUMENTS
 from tasks.registry import stage as declared
-from tasks.stage import open_replay, prepare_stage, stage_parts_left, stage_units
+from tasks.stage import documents_in, open_replay, prepare_stage, stage_parts_left, stage_units
 from tasks.survey import survey_name, survey_parts_left
 
 
@@ -85,7 +85,7 @@ def _survey(arguments: dict[str, str], total: int, workers: int) -> None:
     runs, name, stage = arguments["runs"], arguments["capture"], arguments["stage"]
     failures: dict[int, Exception] = {}
     if left := survey_parts_left(runs, name, stage, arguments["key"]):
-        with work(survey_name(stage), stage_units(runs, name, stage, arguments["key"], left), DOCUMENTS):
+        with work(survey_name(stage), documents_in(Prepared.open(runs, name), left), DOCUMENTS):
             failures = run_shards(survey_block, left, workers, **arguments)
     finish_or_raise(lambda: finish_survey_step(**arguments), f"the survey of stage {stage}", name, total, failures)
 

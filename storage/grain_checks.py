@@ -14,6 +14,8 @@ _OWNERS = {
     "heads": ("capture", "layer", "head"),
 }
 """The tables that others refer to, and by which columns."""
+_OF_STREAM = ("displacement", "propagation", "probes")
+"""Tables of the residual stream, which is there before layers without attention too, and behind the last."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,9 @@ def _related(view: sql.SqlFile) -> Check:
         f"({owner}.stage_key is null{' and head is not null' if 'head' in {*keys} & _nullable(view) else ''})::integer"
         for owner, keys in owners.items()
     ]
-    if "layer" in places and ("heads" not in owners or "head" in _nullable(view)) and view.name != "heads":
+    if view.name in _OF_STREAM:
+        faults.append("(not coalesce(layer between 0 and captures.n_layers, false))::integer")
+    elif "layer" in places and ("heads" not in owners or "head" in _nullable(view)) and view.name != "heads":
         joins.append("left join (select distinct capture, layer, true as there from heads) using (capture, layer)")
         faults.append("(there is null)::integer")
     spans = [key for key in _POSITIONS if key in view.keys]

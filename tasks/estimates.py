@@ -16,7 +16,7 @@ from tasks.models.table import FALLBACK, FAMILIES, INTERFACE
 BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 _UNGATED = {
     *("gpt2", "gpt_neox", "gpt_neo", "gptj", "gpt_bigcode", "codegen", "opt", "bloom", "falcon", "mpt", "phi"),
-    *("persimmon", "nemotron", "starcoder2", "arcee", "apertus"),
+    *("persimmon", "nemotron", "starcoder2", "arcee", "apertus", "ega_gpt2"),
     *("bert", "roberta", "xlm-roberta", "albert", "distilbert"),
     *("vit", "deit", "dinov2", "dinov2_with_registers"),
 }

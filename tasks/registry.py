@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from storage.store_shape import StoreShape
     from storage.tensors import ActivationStore, ShardReader
+    from tasks.prepared import Prepared
     from tasks.replaying import CapturedReplay
 
     Partial = dict[str, np.ndarray]
@@ -59,6 +60,8 @@ class StageContext:
     """What `combine_survey` made of all shards; None in a stage that surveys nothing."""
     n_shards: int = field(default=0, compare=False)
     """Shards of the capture."""
+    prepared: Prepared | None = field(default=None, compare=False)
+    """What the capture is a record of: its documents, its tokenizer's name. None outside a run."""
     once: Once = field(default=lambda _name, compute: compute(), compare=False)
     """once(name, compute): the arrays of a piece of a shard that takes long, kept should the shard be interrupted."""
 
@@ -115,6 +118,8 @@ class Stage:
     identity: Callable[[Any], Mapping[str, Any]] | None = None
     """Parameters → what of them enters the stage's key, where that is not the parameters as they are: what lies in
     files that they name."""
+    about: Callable[[Sequence[str]], None] | None = None
+    """about(corpus): raises CorpusError where the corpus is not of the kind that the stage is about; None for any."""
     unit: str = DOCUMENTS
     """What the progress counts."""
     units: Callable[[Any, Sequence[int], int], int] | None = None
@@ -144,6 +149,8 @@ class Stage:
         """Read what the parameters name, so that what is wrong with it is said before anything runs."""
         if self.units is not None:
             self.units(parameters, (0,), 1)
+        elif self.identity is not None:
+            self.identity(parameters)
 
 
 @cache
@@ -152,17 +159,19 @@ def stages() -> dict[str, Stage]:
     from tasks.stages.choices_declaration import CHOICES_STAGE
     from tasks.stages.contributions_declaration import CONTRIBUTIONS
     from tasks.stages.masking_declaration import MASKING_STAGE
+    from tasks.stages.minimal_pairs_declaration import MINIMAL_PAIRS_STAGE
     from tasks.stages.multiscale_declaration import COHERENCY_STAGE, POD_STAGE, SCALOGRAM_STAGE
     from tasks.stages.perturbation_declaration import PERTURBATION_STAGE, PROPAGATION_STAGE, REPAIR_STAGE
+    from tasks.stages.probes_declaration import PROBES_STAGE
     from tasks.stages.pruning_declaration import HEAD_ABLATION_STAGE, PRUNING_STAGE
     from tasks.stages.selection_declaration import SELECTION, TAXONOMY
     from tasks.stages.sink_declaration import SINK
 
     replayed = (MASKING_STAGE, CHOICES_STAGE, SINK)
     of_heads = (SELECTION, TAXONOMY, PRUNING_STAGE, HEAD_ABLATION_STAGE)
-    perturbed = (PERTURBATION_STAGE, REPAIR_STAGE, PROPAGATION_STAGE)
+    perturbed = (PERTURBATION_STAGE, MINIMAL_PAIRS_STAGE, REPAIR_STAGE, PROPAGATION_STAGE)
     of_fields = (SCALOGRAM_STAGE, POD_STAGE, COHERENCY_STAGE)
-    return {s.name: s for s in (CONTRIBUTIONS, *replayed, *of_heads, *perturbed, *of_fields)}
+    return {s.name: s for s in (CONTRIBUTIONS, *replayed, *of_heads, *perturbed, PROBES_STAGE, *of_fields)}
 
 
 def stage(name: str) -> Stage:

@@ -7,7 +7,7 @@ from functools import partial as bind
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from storage.errors import CorpusError, IncompleteRun
+from storage.errors import IncompleteRun
 from storage.layout import FINAL, Layout, shard_part
 from storage.tables import PartWriter
 from tasks.checkpoints import Checkpoints, forget
@@ -17,7 +17,16 @@ from tasks.parameters import stage_parameters
 from tasks.prepared import Prepared
 from tasks.registry import Stage, stage
 from tasks.shard import Work
-from tasks.stage_parts import keep_partial, open_store, publish_part, read_partial, require_kinds, stage_context
+from tasks.stage_parts import (
+    keep_partial,
+    of_capture,
+    open_store,
+    publish_part,
+    read_partial,
+    require_files,
+    require_kinds,
+    stage_context,
+)
 from tasks.stage_record import StageRun, mark, request
 from tasks.survey import read_survey
 
@@ -85,9 +94,14 @@ def stage_units(runs: str, capture: str, name: str, key: str, shards: Sequence[i
     """How many units these shards are: documents, or what the stage counts. Raises what reading its files raises."""
     prepared, declared = Prepared.open(runs, capture), stage(name)
     if declared.units is None:
-        return sum(len(prepared.record["shards"][shard]) for shard in shards)
+        return documents_in(prepared, shards)
     run = StageRun.read(prepared, name, key)
     return declared.units(stage_parameters(declared, run.parameters), shards, prepared.n_shards)
+
+
+def documents_in(prepared: Prepared, shards: Sequence[int]) -> int:
+    """How many documents these shards are, which a survey counts whatever its stage counts."""
+    return sum(len(prepared.record["shards"][shard]) for shard in shards)
 
 
 def require_captured(runs: str, capture: str, name: str) -> None:
@@ -110,7 +124,7 @@ def run_stage_shards(runs: str, capture: str, name: str, key: str, shards: Seque
         torch.set_num_threads(1)
     run = StageRun.read(prepared, name, key)
     store = open_store(prepared, declared)
-    _require_files(prepared, declared, run)
+    require_files(prepared, declared, run)
     survey = read_survey(prepared, declared, run)
     done = []
     for shard in shards:
@@ -118,20 +132,6 @@ def run_stage_shards(runs: str, capture: str, name: str, key: str, shards: Seque
         if publish_part(prepared, run, shard_part(shard), compute):
             done.append(shard)
     return done
-
-
-def _require_files(prepared: Prepared, declared: Stage, run: StageRun) -> None:
-    """CorpusError where the files that the parameters name are not those that the run's key was made of."""
-    if declared.identity is None:
-        return
-    now = stage_key(declared, stage_parameters(declared, run.parameters), prepared.record["key"], run.seed)
-    if now != run.key:
-        raise CorpusError(
-            "the files that the stage was begun with",
-            got="files that changed since",
-            where=f"{prepared.layout.capture}, stage {declared.name}",
-            remedy="Run the stage again, which begins anew with the files as they are.",
-        )
 
 
 def open_replay(runs: str, capture: str) -> CapturedReplay:
@@ -161,7 +161,7 @@ def _shard_part(
     rows = _PartRows(prepared.fs, staging, declared, prepared.layout.capture, run.key)
     checkpoints = Checkpoints(prepared, run.stage, run.key, shard_part(shard), staging)
     context = stage_context(
-        declared, run, store, replay=replay, once=checkpoints.once, survey=survey, n_shards=prepared.n_shards
+        declared, run, store, replay=replay, once=checkpoints.once, survey=survey, **of_capture(prepared)
     )
     partial, quality = declared.steps().per_shard(store, store.shard(shard), parameters, context, rows)
     work = Work(quality=quality)
@@ -201,7 +201,8 @@ def _final_part(prepared: Prepared, declared: Stage, run: StageRun, store: Activ
     combined = reduce(steps.combine, partials)
     rows = _PartRows(fs, staging, declared, layout.capture, run.key)
     parameters = stage_parameters(declared, run.parameters)
-    context = stage_context(declared, run, store, survey=read_survey(prepared, declared, run))
+    survey = read_survey(prepared, declared, run)
+    context = stage_context(declared, run, store, survey=survey, **of_capture(prepared))
     work = Work(quality=steps.finish(store, combined, parameters, context, rows))
     rows.close(work, layout, run.key, FINAL)
     return work

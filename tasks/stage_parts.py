@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from storage.arrays import read_arrays, write_arrays
 from storage.chosen_parts import ALL_HEADS, ALL_POSITIONS
-from storage.errors import UsageError
+from storage.errors import CorpusError, UsageError
+from tasks.identity import stage_key
+from tasks.parameters import stage_parameters
 from tasks.prepared import Prepared
 from tasks.progress import Progress, emit, waits
-from tasks.registry import Stage, StageContext
+from tasks.registry import DOCUMENTS, Stage, StageContext
 from tasks.shard import Work, publish_once
 from tasks.stage_record import StageRun
 
@@ -58,16 +60,37 @@ def open_store(prepared: Prepared, declared: Stage) -> ActivationStore:
     return store
 
 
+def require_files(prepared: Prepared, declared: Stage, run: StageRun) -> None:
+    """CorpusError where the files that the parameters name are not those that the run's key was made of."""
+    if declared.identity is None:
+        return
+    now = stage_key(declared, stage_parameters(declared, run.parameters), prepared.record["key"], run.seed)
+    if now != run.key:
+        raise CorpusError(
+            "the files that the stage was begun with",
+            got="files that changed since",
+            where=f"{prepared.layout.capture}, stage {declared.name}",
+            remedy="Run the stage again, which begins anew with the files as they are.",
+        )
+
+
 def stage_context(
     declared: Stage, run: StageRun, store: ActivationStore, kind: str | None = None, **more: Any
 ) -> StageContext:
-    """What a stage may know; `kind` names the work in the progress, the stage by default."""
-    of_unit = len(store.shape.kept_layers) if declared.units is None else 1
+    """What a stage may know; `kind` names the work in the progress, the stage by default: a survey, which counts
+    documents whatever the stage counts."""
+    by_document = declared.units is None or kind is not None
+    of_unit = len(store.shape.kept_layers) if by_document else 1
 
     def advance(done: float, restored: bool = False) -> None:
-        emit(Progress(kind or run.stage, done / of_unit, declared.unit, restored))
+        emit(Progress(kind or run.stage, done / of_unit, DOCUMENTS if by_document else declared.unit, restored))
 
     return StageContext(run.key, run.seed, advance, **more)
+
+
+def of_capture(prepared: Prepared) -> dict[str, Any]:
+    """What a stage may know of the capture beside its store."""
+    return {"prepared": prepared, "n_shards": prepared.n_shards}
 
 
 def publish_part(prepared: Prepared, run: StageRun, part: str, compute: Callable[[str], Work]) -> bool:

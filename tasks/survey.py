@@ -16,7 +16,15 @@ from tasks.parameters import stage_parameters
 from tasks.prepared import Prepared
 from tasks.registry import Stage, stage
 from tasks.shard import Work
-from tasks.stage_parts import keep_partial, open_store, publish_part, read_partial, stage_context
+from tasks.stage_parts import (
+    keep_partial,
+    of_capture,
+    open_store,
+    publish_part,
+    read_partial,
+    require_files,
+    stage_context,
+)
 from tasks.stage_record import StageRun, mark
 
 if TYPE_CHECKING:
@@ -50,6 +58,7 @@ def survey_shards(runs: str, capture: str, name: str, key: str, shards: Sequence
     torch.set_num_threads(1)
     prepared, declared = Prepared.open(runs, capture), stage(name)
     run, store = StageRun.read(prepared, name, key), open_store(prepared, declared)
+    require_files(prepared, declared, run)
     done = []
     for shard in shards:
         compute = bind(_surveyed, prepared, declared, run, store, shard)
@@ -61,7 +70,7 @@ def survey_shards(runs: str, capture: str, name: str, key: str, shards: Sequence
 def _surveyed(
     prepared: Prepared, declared: Stage, run: StageRun, store: ActivationStore, shard: int, staging: str
 ) -> Work:
-    context = stage_context(declared, run, store, survey_name(run.stage), n_shards=prepared.n_shards)
+    context = stage_context(declared, run, store, survey_name(run.stage), **of_capture(prepared))
     parameters, work = stage_parameters(declared, run.parameters), Work()
     found = declared.survey_steps().survey(store, store.shard(shard), parameters, context)
     keep_partial(prepared, run, survey_part(shard), found, staging, work)

@@ -15,6 +15,7 @@ import torch
 import transformers
 from torch import nn
 
+from tasks.models.ega import EgaConfig
 from tasks.models.table import FAMILIES
 from tests.configurations import COMMON, EXPERTS, GQA, MIXTURE, MOSTLY_WINDOWS, VOCABULARY, configured
 from tests.hybrids import HYBRIDS
@@ -69,6 +70,8 @@ CONFIGS: dict[str, Callable[[], Any]] = {
         "GPTNeoXConfig", **COMMON, intermediate_size=48, use_parallel_residual=False, attention_bias=False
     ),
     "gpt2": lambda: configured("GPT2Config", **COMMON),
+    "ega_gpt2": lambda: EgaConfig(**COMMON),
+    "ega_gpt2-published": lambda: EgaConfig(**COMMON, gate_statistics="published"),
     "gpt2-layer-scaled": lambda: configured("GPT2Config", **COMMON, scale_attn_by_inverse_layer_idx=True),
     "gemma2": lambda: configured(
         "Gemma2Config",
@@ -217,7 +220,7 @@ def tiny_model(name: str, *, dtype: torch.dtype = torch.float32, **changes: Any)
 
     `changes` are attributes of its configuration.
     """
-    family = FAMILIES.get(name)
+    family = FAMILIES.get(name, FAMILIES.get(name.split("-", maxsplit=1)[0]))
     if family is not None and int(transformers.__version__.split(".")[0]) < family.since:
         pytest.skip(f"{family.name} is refused on transformers {transformers.__version__}")
     torch.manual_seed(7)

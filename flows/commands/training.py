@@ -18,6 +18,8 @@ from tasks.progress import Progress, emit
 if TYPE_CHECKING:
     from tasks.training.progress import TrainProgress
 
+_OWN = "[by variant]"
+
 
 @answering
 def train(
@@ -29,32 +31,66 @@ def train(
     field: Annotated[
         str | None, typer.Option("--field", help="The field that holds the text.", show_default=False)
     ] = None,
-    steps: Annotated[int, typer.Option("--steps", help="Steps of training.")] = 1450,
-    batch: Annotated[int, typer.Option("--batch", help="Windows in a step.")] = 8,
-    context: Annotated[int, typer.Option("--context", help="Characters in a window.")] = 256,
-    layers: Annotated[int, typer.Option("--layers")] = 6,
-    heads: Annotated[int, typer.Option("--heads", help="Heads in a layer.")] = 8,
-    width: Annotated[int, typer.Option("--width", help="Width of the model.")] = 128,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the first weights and of the windows drawn.")] = 1337,
+    variant: Annotated[str, typer.Option("--variant", help="sample, or a reference model: base, ega.")] = "sample",
+    steps: Annotated[int | None, typer.Option("--steps", help=f"Steps of training. {_OWN}")] = None,
+    batch: Annotated[int | None, typer.Option("--batch", help=f"Windows in a step. {_OWN}")] = None,
+    context: Annotated[int | None, typer.Option("--context", help="Characters in a window. [256]")] = None,
+    layers: Annotated[int | None, typer.Option("--layers", help="[6]")] = None,
+    heads: Annotated[int | None, typer.Option("--heads", help="Heads in a layer. [8]")] = None,
+    width: Annotated[int | None, typer.Option("--width", help=f"Width of the model. {_OWN}")] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", min=0, help=f"Of first weights, windows drawn and dropout. {_OWN}")
+    ] = None,
+    optimiser: Annotated[
+        str | None, typer.Option("--optimiser", help="Of base and ega: adamw, or muon for hidden matrices. [adamw]")
+    ] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option("--learning-rate", help="Of base and ega: AdamW's peak. [3e-4]")
+    ] = None,
+    warm_up_steps: Annotated[
+        int | None, typer.Option("--warm-up-steps", help="Of base and ega: steps in which the rate rises. [300]")
+    ] = None,
+    dropout: Annotated[float | None, typer.Option("--dropout", help="Of base and ega: share dropped. [0.1]")] = None,
+    precision: Annotated[
+        str | None, typer.Option("--precision", help="Of base and ega: float32, or bfloat16 in training. [float32]")
+    ] = None,
+    gate_statistics: Annotated[
+        str | None, typer.Option("--gate-statistics", help="Of ega: causal, or published (sees the future). [causal]")
+    ] = None,
     checkpoint_every: Annotated[int, typer.Option("--checkpoint-every", help="Steps between checkpoints.")] = 100,
     as_json: o.Json = False,
     verbose: o.Verbose = False,
 ) -> None:
     """Train a character model on a text, to capture with --model FOLDER. Interrupted, the same command goes on."""
     text = list(corpus) if corpus else None
-    sizes = {"steps": steps, "batch": batch, "context": context, "layers": layers, "heads": heads, "width": width}
+    chosen: dict[str, Any] = {
+        "steps": steps,
+        "batch": batch,
+        "context": context,
+        "layers": layers,
+        "heads": heads,
+        "width": width,
+        "seed": seed,
+        "optimiser": optimiser,
+        "learning_rate": learning_rate,
+        "warm_up_steps": warm_up_steps,
+        "dropout": dropout,
+        "precision": precision,
+        "gate_statistics": gate_statistics,
+    }
 
     def flow() -> Any:
         from flows.train_run import train_run
         from tasks.training.progress import listening
+        from tasks.training.settings import TrainSettings
 
-        with work("train", steps, "steps"), listening(_steps()):
-            return train_run(out, text, field=field, seed=seed, checkpoint_every=checkpoint_every, **sizes)
+        with work("train", TrainSettings.of(variant, **chosen).steps, "steps"), listening(_steps()):
+            return train_run(out, text, field=field, variant=variant, checkpoint_every=checkpoint_every, **chosen)
 
     def check() -> Sequence[str]:
         from tasks.training.settings import TrainSettings
 
-        TrainSettings(**sizes).check()
+        TrainSettings.of(variant, **chosen).check()
         return WITH_MODEL
 
     result, told = in_prefect(flow, check), output()

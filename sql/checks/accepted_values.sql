@@ -113,6 +113,28 @@ with held as (
         case when is_layers(repaired_layers) then [repaired_layers] end
     from repair group by all
     union all
+    select capture, 'minimal_pairs.protocol', protocol, ['none', 'exact', 'published'] from minimal_pairs group by all
+    union all
+    select capture, 'minimal_pairs.arm', arm, ['none', 'magnitude', 'angle'] from minimal_pairs group by all
+    union all
+    select capture, 'minimal_pairs.pair_noise', pair_noise, ['none', 'shared', 'independent', 'published']
+    from minimal_pairs group by all
+    union all
+    select capture, 'minimal_pairs.delta_kind', delta_kind, ['none', 'absolute', 'relative']
+    from minimal_pairs group by all
+    union all
+    select capture, 'minimal_pairs.first_token', first_token, ['none', 'include', 'exclude']
+    from minimal_pairs group by all
+    union all
+    select capture, 'minimal_pairs.layers', layers, case when layers = 'none' or is_layers(layers) then [layers] end
+    from minimal_pairs group by all
+    union all
+    select capture, 'probes.target', target, ['pos', 'depth'] from probes group by all
+    union all
+    select capture, 'probes.feature', feature, ['direction', 'magnitude', 'both'] from probes group by all
+    union all
+    select capture, 'probes.metric', metric, ['accuracy', 'r2'] from probes group by all
+    union all
     select capture, 'stages.status', status, ['done', 'stale', 'partial', 'failed'] from stages group by all
     union all
     select capture, 'captures.value_dtype', value_dtype, ['float32', 'float16', 'bfloat16', 'none']

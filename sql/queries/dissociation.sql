@@ -1,10 +1,11 @@
 -- grain: one row per (capture, protocol, first_token, layers, delta_kind, delta)
--- Is the loss hurt more by turning the residual stream than by lengthening it? Change of the loss by arm, their ratio and difference, and how even attention becomes, per δ and norm type.
+-- Is the loss hurt more by turning the residual stream than by lengthening it? Change of the loss by arm, their ratio and difference, how even attention becomes, and the fall of accuracy on minimal pairs, per δ and norm type.
 -- Published (Vardhan & Teja 2026; absolute δ, by their protocol): a LayerNorm model (Pythia-410M), and an RMSNorm model (TinyLlama-1.1B).
 -- $capture varchar = null: a capture's id; null takes every capture
 -- $protocol varchar = null: exact or published; null takes both
 -- $first_token varchar = null: include or exclude; null takes both
 -- $layers varchar = null: the layers moved together, such as 10-19; null takes every set
+-- $pair_noise varchar = "shared": how the sentences of a minimal pair share their noise: shared, independent or published
 -- $resamples integer = 2000: bootstrap resamples of documents behind the intervals; 0 leaves the intervals out
 with chosen as (
     select * from perturbation
@@ -97,6 +98,36 @@ summed_up as (
     from changes
     group by capture, protocol, first_token, layers, delta_kind, delta, n_docs
 ),
+-- Of minimal pairs, draws are one condition: what a pair gets of it is their mean.
+of_pairs as (
+    select
+        capture, protocol, first_token, layers, delta_kind, delta, arm, task, item,
+        avg(correct::integer) as correct
+    from minimal_pairs
+    where arm = 'none' or pair_noise = $pair_noise
+    group by all
+),
+beside_clean as (
+    select o.*, c.correct as clean
+    from of_pairs as o
+    join of_pairs as c on c.capture = o.capture and c.task = o.task and c.item = o.item and c.arm = 'none'
+    where o.arm <> 'none'
+),
+syntax as (
+    select
+        capture, protocol, first_token, layers, delta_kind, delta,
+        count(*) filter (where arm = 'magnitude') as n_pairs,
+        avg(clean) as accuracy_clean,
+        avg(correct) filter (where arm = 'magnitude') as accuracy_magnitude,
+        avg(correct) filter (where arm = 'angle') as accuracy_angle
+    from beside_clean
+    group by all
+),
+published_syntax as (
+    select * from (
+        values (5, 0.691, 0.879), (10, 0.560, 0.771), (15, 0.535, 0.674)
+    ) as figures(delta_pairs, pairs_magnitude_published, pairs_angle_published)
+),
 published as (
     select * from (
         values
@@ -143,11 +174,21 @@ select
     end as model_published,
     magnitude_published::double as magnitude_published,
     angle_published::double as angle_published,
-    ratio_published::double as ratio_published
+    ratio_published::double as ratio_published,
+    n_pairs,
+    accuracy_clean,
+    accuracy_magnitude,
+    accuracy_angle,
+    accuracy_angle - accuracy_magnitude as accuracy_difference,
+    pairs_magnitude_published::double as accuracy_magnitude_published,
+    pairs_angle_published::double as accuracy_angle_published
 from summed_up
 join points using (capture, protocol, first_token, layers, delta_kind, delta)
 join seeds using (capture, protocol, first_token, layers, delta_kind, delta)
 join captures using (capture)
 left join published
     on figures_norm = norm and delta_kind = 'absolute' and delta_published = round(delta::double, 6)
+left join syntax using (capture, protocol, first_token, layers, delta_kind, delta)
+left join published_syntax
+    on norm = 'layernorm' and delta_kind = 'absolute' and delta_pairs = round(delta::double, 6)
 order by capture, protocol, first_token, layers, delta_kind, delta

@@ -16,6 +16,26 @@ WORD = re.compile(r"(\d+)(?:-(\d+)|\.(\d+))?")
 COMMENT = re.compile(r"#\s*(text|sent_id)\s*=\s?(.*)")
 
 
+@dataclass(frozen=True)
+class Word:
+    """One word as it is annotated: FORM, UPOS and HEAD."""
+
+    form: str
+    upos: str
+    head: str
+    """The number of the word that it depends on, 0 of the root; `_` where none is said."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """One written form: a word, or the multi-word token that stands for several."""
+
+    form: str
+    first: int
+    last: int
+    """The words that it is of, counted from 0."""
+
+
 @dataclass
 class Sentence:
     """One sentence on its way in."""
@@ -24,13 +44,18 @@ class Sentence:
     comments: dict[str, str] = field(default_factory=dict)
     forms: list[str] = field(default_factory=list)
     """Written forms, each with the space after it if there is one."""
-    words: int = 0
+    words: list[Word] = field(default_factory=list)
+    written: list[Written] = field(default_factory=list)
     covered: int = 0
     """Words up to this one belong to the last multi-word token."""
 
     def text(self) -> str:
         """What `# text =` says; without it, the written forms joined."""
         return self.comments.get("text", "".join(self.forms).rstrip(" "))
+
+    def place(self, file: CorpusFile) -> str:
+        """What rows in tables call it: the file's name, and its `sent_id`, or the line it begins on."""
+        return f"{file.name}:{self.comments.get('sent_id', self.line)}"
 
 
 def read_sentences(file: CorpusFile) -> Iterator[Sentence]:
@@ -68,16 +93,17 @@ def _add_word(sentence: Sentence, file: CorpusFile, number: int, line: str) -> N
     if last is not None:
         sentence.covered = int(last)
     else:
-        sentence.words += 1
-        if int(first) != sentence.words:
+        sentence.words.append(Word(columns[1], columns[3], columns[6]))
+        if int(first) != len(sentence.words):
             raise CorpusError(
-                f"word {sentence.words} of the sentence",
+                f"word {len(sentence.words)} of the sentence",
                 got=f"word {first}",
                 where=file.place(number),
                 remedy="Words are numbered from 1 without a gap; a blank line ends a sentence.",
             )
-        if sentence.words <= sentence.covered:
+        if len(sentence.words) <= sentence.covered:
             return
+    sentence.written.append(Written(columns[1], int(first) - 1, int(last or first) - 1))
     glued = "SpaceAfter=No" in columns[9].split("|")
     sentence.forms.append(columns[1] if glued else f"{columns[1]} ")
 
@@ -85,4 +111,4 @@ def _add_word(sentence: Sentence, file: CorpusFile, number: int, line: str) -> N
 def read_conllu(file: CorpusFile) -> Iterator[tuple[str, str]]:
     """(text, place) of every sentence; the place is its `sent_id`, or the line it begins on."""
     for sentence in read_sentences(file):
-        yield sentence.text(), f"{file.name}:{sentence.comments.get('sent_id', sentence.line)}"
+        yield sentence.text(), sentence.place(file)

@@ -36,9 +36,10 @@ def moved(displace: Displace, document: int, hidden: Tensor) -> Tensor:
 
 def noise_seed(displace: Displace, document: int) -> int:
     """What the noise of a document is drawn from; documents that share it are neighbours, `sharing` at a time."""
-    if (displace.protocol, displace.arm) == ("published", "angle"):
-        return seed_for(displace.seed, displace.arm)
-    return seed_for(displace.seed, displace.arm, document // displace.sharing, displace.layer)
+    together = document // displace.sharing
+    if (displace.protocol, displace.arm) == ("published", "angle"):  # the same at all layers
+        return seed_for(displace.seed, displace.arm, *([together] if displace.own_vectors else []))
+    return seed_for(displace.seed, displace.arm, together, displace.layer)
 
 
 @lru_cache(maxsize=_KEPT)

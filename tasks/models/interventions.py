@@ -87,6 +87,8 @@ class Displace:
     """Of all noise, with the document, the layer and the arm."""
     sharing: int = 1
     """Neighbouring documents that share their noise: 2 for pairs numbered 2k, 2k + 1."""
+    own_vectors: bool = False
+    """Whether the vectors of `published` are drawn for each document, or those that share them, instead of for all."""
 
 
 @dataclass(frozen=True)

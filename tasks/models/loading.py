@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -90,6 +91,7 @@ def load_tokenizer(source: ModelSource) -> Any:
         raise ModelError("a tokenizer beside the model", got="none", where=source.folder, remedy=remedy)
     from transformers import AutoTokenizer
 
+    _know_own_families()
     with _quiet():
         try:
             return AutoTokenizer.from_pretrained(source.folder, **_gguf(source), local_files_only=True)
@@ -156,9 +158,15 @@ def _auto_class(family: Family) -> tuple[Any, dict[str, Any]]:
     """The class that loads a family, and what it is told: no pooling layer, which checkpoints of encoders may lack."""
     import transformers
 
+    _know_own_families()
     if family.causal:
         return transformers.AutoModelForCausalLM, {}
     return transformers.AutoModel, {} if family.model_type in _WITHOUT_POOLER else {"add_pooling_layer": False}
+
+
+def _know_own_families() -> None:
+    """The families whose code is ours and not transformers' are registered with it: no code comes from a folder."""
+    import_module("tasks.models.ega")
 
 
 def _check_rotary(written: dict[str, Any], read: Any, where: str) -> None:

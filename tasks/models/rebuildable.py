@@ -10,8 +10,9 @@ from tasks.models.table import FALLBACK, FAMILIES
 
 _DISTANCE = "ALiBi adds to each score a term for the distance, which neither query nor key holds"
 _INSIDE = "its attention is computed inside its own module, which shows the weights but not query and key"
+_GATED = "a gate multiplies its weights, which is no part of the scores"
 
-_ALIBI = ("bloom", "mpt")
+_WHY = {"bloom": _DISTANCE, "mpt": _DISTANCE, "ega_gpt2": _GATED}
 
 
 def why_not(config: Mapping[str, Any]) -> str | None:
@@ -21,9 +22,7 @@ def why_not(config: Mapping[str, Any]) -> str | None:
     family = FAMILIES.get(str(config.get("model_type")))
     if family is None:
         return None
-    if family.model_type in _ALIBI:
-        return _DISTANCE
-    return _INSIDE if family.way == FALLBACK else None
+    return _WHY.get(family.model_type, _INSIDE if family.way == FALLBACK else None)
 
 
 def require_rebuildable(config: Mapping[str, Any], where: str) -> None:

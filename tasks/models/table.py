@@ -216,6 +216,8 @@ def _layer_norm_families() -> Iterator[Family]:
     yield _gpt_like("gpt_neox", "GPT-NeoX", "Pythia, GPT-NeoX-20B", verified=_TRAINED, **neox)
     conv = {"projection": "c_proj", "value": "c_attn", "layout": "last"}
     yield _gpt_like("gpt2", "GPT-2", "GPT-2, DistilGPT-2", verified=_TRAINED, **conv)
+    gated = {**conv, "since": 5, "verified": _TRAINED}
+    yield _gpt_like("ega_gpt2", "GPT-2 with energy gates", "theodolite train --variant ega", **gated)
     yield _gpt_like("gpt_bigcode", "GPT-BigCode", "StarCoder, SantaCoder", **{**conv, "layout": "last_of_group"})
     yield _gpt_like("gptj", "GPT-J", "GPT-J-6B", **_BESIDE)
     yield _gpt_like("codegen", "CodeGen", "CodeGen", **_BESIDE, value="qkv_proj", layout="middle_of_quarter")

@@ -11,18 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from storage.errors import ForeignStore
 from storage.keys import seed_for
 from tasks.corpora.continuations import Item, ItemEncoder
 from tasks.corpora.windows import bos_of
 from tasks.loaded import captured_model
 from tasks.models.families import max_positions
-from tasks.models.sources import tokenizer_digest
 from tasks.stages.choices_declaration import CLEAN, shard_part
 from tasks.stages.choices_passes import ChoicePasses, MaskedCell
 from tasks.stages.masking_grid import KEYS, expanded
 from tasks.stages.replays import combine, finish, label, replay_of
-from tasks.tokenization import open_encoder
+from tasks.tokenization import captured_encoder
 
 if TYPE_CHECKING:
     from storage.store_shape import StoreShape
@@ -79,15 +77,7 @@ def _items(parameters: ChoicesParameters, shard: ShardReader, replay: CapturedRe
     """The shard's items, tokenised as the capture's corpus was."""
     prepared, loaded = replay.prepared, captured_model(replay.prepared)
     config: Any = loaded.model.config
-    captured = prepared.record["ingredients"]["tokenizer_digest"]
-    if (found := tokenizer_digest(loaded.source)) != captured:
-        raise ForeignStore(
-            f"the tokenizer that was captured (digest {captured[:12] if captured else 'none'})",
-            got=f"one of digest {found[:12] if found else 'none'}",
-            where=loaded.name,
-            remedy="Its files changed since the capture was prepared. Put them back, or capture the new ones.",
-        )
-    encoder = open_encoder(loaded.source)
+    encoder = captured_encoder(loaded.source, prepared.record["ingredients"]["tokenizer_digest"])
     bos = bos_of(prepared.settings["bos"], encoder.bos_id, encoder.adds_bos)
     items = ItemEncoder(encoder.encode, bos, max_positions(config.to_dict()))
     questions = parameters.questions()

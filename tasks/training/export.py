@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tasks.training.folder import TrainingFolder
 from tasks.training.settings import TrainSettings
 from tasks.training.text import BEGIN, SPECIAL, UNKNOWN
+from tasks.training.variants import weights_of
 
 if TYPE_CHECKING:
     import torch
@@ -23,31 +24,12 @@ OTHER_TASKS = {
     "output_hidden_states",
     "problem_type",
     "return_dict",
+    "summary_activation",
+    "summary_first_dropout",
+    "summary_proj_to_labels",
+    "summary_type",
+    "summary_use_proj",
 }
-
-
-def new_model(settings: TrainSettings, vocabulary: int) -> Any:
-    """A GPT-NeoX of that size with weights drawn from the seed: LayerNorm, attention and MLP side by side, rotary
-    positions on a quarter of each head."""
-    import torch
-    from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
-
-    begin = SPECIAL.index(BEGIN)
-    config = GPTNeoXConfig(
-        vocab_size=vocabulary,
-        hidden_size=settings.width,
-        intermediate_size=4 * settings.width,
-        num_hidden_layers=settings.layers,
-        num_attention_heads=settings.heads,
-        max_position_embeddings=settings.context,
-        bos_token_id=begin,
-        eos_token_id=begin,
-        pad_token_id=begin,
-        use_cache=True,
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(settings.seed)
-        return GPTNeoXForCausalLM(config)
 
 
 def config_file(model: Any) -> dict[str, Any]:
@@ -60,7 +42,7 @@ def halved(model: Any) -> dict[str, torch.Tensor]:
     """The weights in float16, as they are shipped."""
     import torch
 
-    return {name: tensor.detach().to(torch.float16).contiguous() for name, tensor in model.state_dict().items()}
+    return {name: tensor.detach().to(torch.float16).contiguous() for name, tensor in weights_of(model).items()}
 
 
 def tokenizer_files(vocabulary: list[str], context: int) -> dict[str, dict[str, Any]]:

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 
 from storage.errors import UsageError
-from tasks.training.export import export, halved, new_model
+from tasks.training.export import export, halved
 from tasks.training.folder import Checkpoint, TrainingFolder
 from tasks.training.optimiser import Optimiser
 from tasks.training.progress import Listener, TrainProgress
 from tasks.training.settings import TrainSettings
 from tasks.training.text import TrainingText, batch_of, held_out_windows, training_text
+from tasks.training.variants import computing, load_weights, new_model, weights_of
 
 MEASURE_EVERY = 100
 """Steps between two looks at the held-out text."""
@@ -91,7 +92,7 @@ class _Run:
             self._save()
             return None
         weights = {k.removeprefix("model."): t for k, t in found.tensors.items() if k.startswith("model.")}
-        self.model.load_state_dict(weights)
+        load_weights(self.model, weights)
         self.optimiser.load_state(
             {k.removeprefix("optimiser."): t for k, t in found.tensors.items() if k.startswith("optimiser.")}
         )
@@ -100,7 +101,7 @@ class _Run:
         return found.step
 
     def _save(self) -> None:
-        tensors = {f"model.{k}": t for k, t in self.model.state_dict().items()}
+        tensors = {f"model.{k}": t for k, t in weights_of(self.model).items()}
         tensors |= {f"optimiser.{k}": t for k, t in self.optimiser.state().items()}
         self.state.tensors = tensors
         self.state.seconds = time.perf_counter() - self.begun
@@ -125,7 +126,8 @@ class _Run:
                 progress(TrainProgress(self.state.step, self.settings.steps, loss, characters, left))
 
     def _step(self, step: int) -> float:
-        loss = self._loss(batch_of(self.text, self.settings, step))
+        with computing(self.settings, step):
+            loss = self._loss(batch_of(self.text, self.settings, step))
         loss.backward()
         self.optimiser.step(step)
         return loss.item()
@@ -136,7 +138,7 @@ class _Run:
 
         ids = torch.from_numpy(windows)
         logits = self.model(ids[:, :-1], use_cache=False).logits  # (B, T, V)
-        return torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
+        return torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), ids[:, 1:].flatten())
 
     def measure(self, most: int | None) -> float:
         """Mean nats per character over held-out windows."""
@@ -154,7 +156,7 @@ class _Run:
         import torch
 
         weight_bytes = export(self.folder, self.model, self.text.vocabulary, self.settings)
-        self.model.load_state_dict({k: t.float() for k, t in halved(self.model).items()})
+        load_weights(self.model, {k: t.float() for k, t in halved(self.model).items()})
         result = {
             "held_out_nats": self.measure(None),
             "steps": self.settings.steps,

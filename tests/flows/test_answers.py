@@ -146,6 +146,8 @@ def test_plan_shows_both_ways_to_keep_attention(call: Call) -> None:
         (["status", "--runs", ""], 2, "expected a folder, got ''. Name a folder"),
         (["plan", "--device", "tpu"], 2, "expected one of auto, cpu, cuda, mps, got 'tpu', in device"),
         (["run", "--device", ABSENT], 2, f"expected a device of this machine, got '{ABSENT}'. There is"),
+        (["train", "x", "--variant", "gpt"], 2, "expected a variant to train, got 'gpt', in training settings."),
+        (["train", "x", "--dropout", "0.2"], 2, "expected an option of the variant 'sample', got dropout, in training"),
         (["train", f"{__file__}/sub"], 2, f"expected a folder, got a file, in {__file__}. Name another folder."),
         (["run", "--runs", f"{__file__}/sub"], 2, f"expected a folder, got a file, in {__file__}. Name another"),
         (["run", "--seed", "-1"], 2, "--seed"),

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from flows.config import CaptureConfig, Config
-from flows.configuring import chosen_stages, configure, preset_names, stage_changes
+from flows.configuring import chosen_stages, configure, preset_names, require_kept, stage_changes
 from storage.errors import CorpusError, UnknownName, UsageError
 from tasks.identity import CaptureSettings
 from tasks.parameters import stage_parameters
@@ -180,7 +180,7 @@ def test_lists_and_text_say_the_same_of_what_is_kept(tmp_path: Path) -> None:
     assert (chosen[0].layers, chosen[0].keep) == ("0-2", "value,residual")
 
 
-def test_all_stages_need_the_questions_before_anything_runs(tmp_path: Path) -> None:
+def test_all_stages_need_their_files_before_anything_runs(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"files of multiple-choice questions, got none, in choices\.files"):
         made(stages="all")
     with pytest.raises(CorpusError, match=r"not there"):
@@ -190,4 +190,20 @@ def test_all_stages_need_the_questions_before_anything_runs(tmp_path: Path) -> N
     with pytest.raises(CorpusError, match=r"a label \(0 or 1\) in the field 'label', got none.*line 1"):
         made(stages="all", changes=[f"choices.files={file}"])
     file.write_text('{"context": "The sky is", "choices": ["blue", "loud"], "label": 0}\n')
-    assert chosen_stages(made(stages="all", changes=[f"choices.files={file}"])) == tuple(stages())
+    with pytest.raises(UsageError, match=r"files of minimal pairs, got none, in minimal_pairs\.files"):
+        made(stages="all", changes=[f"choices.files={file}"])
+    pairs = tmp_path / "pairs.jsonl"
+    pairs.write_text('{"sentence_good": "It is", "sentence_bad": "It are"}\n')
+    changes = [f"choices.files={file}", f"minimal_pairs.files={pairs}"]
+    of_text = tuple(name for name in stages() if name != "probes")  # which is about treebanks
+    assert chosen_stages(made(stages="all", changes=changes)) == of_text
+    treebank = tmp_path / "bank.conllu"
+    treebank.write_text("1\tGo\tgo\tVERB\t_\t_\t0\troot\t_\t_\n")
+    config = made(capture={"corpus": [str(treebank)]}, stages="all", changes=changes)
+    assert chosen_stages(config) == tuple(stages())
+
+
+def test_a_stage_about_treebanks_is_refused_before_a_capture_of_text() -> None:
+    config = made(stages="probes")
+    with pytest.raises(CorpusError, match=r"a treebank in CoNLL-U .* got topics"):
+        require_kept(config.capture, chosen_stages(config))

@@ -9,7 +9,7 @@ import duckdb
 import pytest
 
 from flows import findings, head_findings
-from flows.findings import choices_lines, masking_lines, sink_lines
+from flows.findings import choices_lines, masking_lines, minimal_pairs_lines, probes_lines, sink_lines
 from flows.head_findings import head_ablation_lines, pruning_lines, selection_lines, taxonomy_lines
 
 FAMILY = {"scope": "entry", "reduce": "none", "direction": "comprehensiveness"}
@@ -142,3 +142,54 @@ def test_pruning_is_told_at_half_of_the_heads(answers: dict[str, list[dict[str, 
     assert line.endswith("least by f_score, +0.100 nats a token; most by entropy_low, +2.000; random heads +0.600.")
     answers["pruning_curve"] = []
     assert list(pruning_lines(CONNECTION, "a")) == []
+
+
+def test_pairs_are_told_clean_and_by_arm(answers: dict[str, list[dict[str, Any]]]) -> None:
+    words = {"protocol": "exact", "pair_noise": "shared", "delta_kind": "absolute", "layers": "10-19"}
+    clean = {"arm": "none", "accuracy": 0.9, "accuracy_lo": 0.83, "accuracy_hi": 0.94, "n_pairs": 100}
+    apart = {"angle_less_magnitude": 0.2, "angle_less_magnitude_lo": 0.1, "angle_less_magnitude_hi": 0.3}
+    moved = {**words, "first_token": "exclude", "delta": 5.0}
+    answers["pair_accuracy"] = [
+        {**clean, "first_scored": False},
+        {**moved, "arm": "magnitude", "accuracy": 0.6, **apart},
+        {**moved, "arm": "angle", "accuracy": 0.8, **dict.fromkeys(apart)},
+    ]
+    first, second = minimal_pairs_lines(CONNECTION, "a")
+    assert first == (
+        "Minimal pairs: 90% of 100 right (95 % interval 83% to 94%; chance 50%), without the first token, which "
+        "nothing predicts."
+    )
+    assert "layers 10-19 by absolute δ (exact, shared noise, first token left alone), magnitude / angle:" in second
+    assert second.endswith("δ 5 60% / 80% (+20% apart, 95 % interval +10% to +30%).")
+    others = [{**moved, "arm": "angle", "accuracy": 0.8, **dict.fromkeys(apart), "layers": str(n)} for n in range(6)]
+    answers["pair_accuracy"] = others
+    lines = list(minimal_pairs_lines(CONNECTION, "a"))
+    assert len(lines) == 5
+    assert lines[0].endswith("magnitude / angle: δ 5 – / 80%.")
+    assert lines[-1] == "2 more ways of moving are in the query pair_accuracy."
+
+
+def test_probes_are_told_at_their_best_layer(answers: dict[str, list[dict[str, Any]]]) -> None:
+    base = {"score_majority": 0.2, "score_lo": 0.7, "score_hi": 0.8, "score_published": 0.816, "metric": "accuracy"}
+    answers["probe_scores"] = [
+        {**base, "target": "pos", "feature": "direction", "layer": layer, "score": score}
+        for layer, score in enumerate((0.6, 0.75, 0.7))
+    ]
+    answers["probe_scores"].append(
+        {
+            **base,
+            "target": "depth",
+            "feature": "direction",
+            "layer": 1,
+            "score": 0.4,
+            "metric": "r2",
+            "score_lo": None,
+            "score_majority": -0.01,
+        }
+    )
+    pos, depth = probes_lines(CONNECTION, "a")
+    assert pos == (
+        "Parts of speech: from the direction 75.0% at layer 1 (95 % interval 70.0% to 80.0%; published 81.6%); always "
+        "the same answer 20.0%."
+    )
+    assert depth == "Depths in the tree: from the direction R² 0.40 at layer 1; always the same answer R² -0.01."

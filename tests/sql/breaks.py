@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tasks.registry import tables
+from tests.sql.direction_breaks import direction_breaks
 from tests.sql.made_up import Columns
 
 Break = Callable[[Columns], None]
@@ -133,6 +134,7 @@ PERTURBED: list[tuple[str, str, Break]] = [
     ("displacement_mean", "perturbation", add("displacement_mean", 0, 0.1)),
     ("repair_first_layer", "repair", alter("nll_repaired_sum", 0.1, repaired_layers="0")),
 ]
+
 
 BREAKS: list[tuple[str, str, Break]] = [
     ("accepted_values", "token_scores", put("reduce", 0, "Mean")),
@@ -270,6 +272,7 @@ BREAKS: list[tuple[str, str, Break]] = [
     ("taxonomy_shares", "taxonomy", put("share_sink", 0, np.nan)),
     ("related_selection", "selection", put("query", 0, 6)),
     *PERTURBED,
+    *direction_breaks(put, drop),
     *(
         ("accepted_values", table, put("protocol", 0, "printed"))
         for table in ("scalogram", "pod_spectrum", "pod_modes")

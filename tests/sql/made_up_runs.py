@@ -17,12 +17,14 @@ from tasks.registry import tables
 from tests.sql.made_up import DOCS, LAYERS, PER_LAYER, Columns, capture_columns, whole_columns
 from tests.sql.made_up_choices import choices_columns
 from tests.sql.made_up_multiscale import coherency_columns, pod_columns, scalogram_columns
+from tests.sql.made_up_pairs import pair_columns
 from tests.sql.made_up_perturbation import (
     displacement_columns,
     perturbation_columns,
     propagation_columns,
     repair_columns,
 )
+from tests.sql.made_up_probes import probes_columns
 from tests.sql.made_up_replays import ablation_columns, masking_columns, pruning_columns, sink_columns
 from tests.sql.made_up_selection import SELECTION_PER_LAYER, taxonomy_columns
 
@@ -39,6 +41,8 @@ FINALS: dict[str, Callable[[], dict[str, Columns]]] = {
     "scalogram": scalogram_columns,
     "pod": pod_columns,
     "coherency": coherency_columns,
+    "probes": probes_columns,
+    "minimal_pairs": pair_columns,
 }
 """Stages with rows over the whole capture."""
 REPLAYS: dict[str, Mapping[str, Callable[[range, Columns], Columns]]] = {

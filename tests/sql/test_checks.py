@@ -22,6 +22,7 @@ ALL = {check.name: check for check in list_checks()}
 
 
 WITHOUT_A_BREAK = {
+    "related_minimal_pairs": "as related_choices",
     "related_choices": "its rows name no document, layer or head, and their capture is that of the part they are in",
     "unique_stages": "its rows are files named by capture, stage and key: two rows of one key cannot be written",
     "related_documents": "a capture's row and its documents are one part",

@@ -19,12 +19,32 @@ from tests.sql.made_up_choices import TASKS, choices_columns
 from tests.sql.made_up_runs import MadeUp
 
 NAMES = (
-    *("capture_cost", "choice_accuracy", "class_by_contribution", "class_stability"),
-    *("convexity", "critical_heads", "displacement_confound", "dissociation"),
-    *("effective_rank", "factor_shares", "faithfulness_curve", "head_allocation"),
-    *("head_classes", "propagation_ratio", "pruning_curve", "published_vs_exact"),
-    *("rank_by_class", "repair_recovery", "scale_by_layer", "score_hierarchy"),
-    *("separability", "sink_effect", "sink_removal_effect", "sink_suppression"),
+    "capture_cost",
+    "choice_accuracy",
+    "class_by_contribution",
+    "class_stability",
+    "convexity",
+    "critical_heads",
+    "displacement_confound",
+    "dissociation",
+    "effective_rank",
+    "factor_shares",
+    "faithfulness_curve",
+    "head_allocation",
+    "head_classes",
+    "pair_accuracy",
+    "probe_scores",
+    "propagation_ratio",
+    "pruning_curve",
+    "published_vs_exact",
+    "rank_by_class",
+    "repair_recovery",
+    "scale_by_layer",
+    "score_hierarchy",
+    "separability",
+    "sink_effect",
+    "sink_removal_effect",
+    "sink_suppression",
 )
 
 

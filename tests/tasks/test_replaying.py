@@ -30,7 +30,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     return make(tmp_path_factory.mktemp("llama"))
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt2", "gemma2", "falcon-7b", "lfm2"])
+@pytest.mark.parametrize("name", ["llama", "gpt2", "gemma2", "falcon-7b", "lfm2", "ega_gpt2-published"])
 def test_every_layer_of_the_store_gives_the_stores_loss(name: str, tmp_path: Path) -> None:
     made = make(tmp_path, name)
     replay, store = CapturedReplay.open(made.runs, made.capture, batch_tokens=100), made.store

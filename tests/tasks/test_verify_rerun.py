@@ -40,7 +40,7 @@ def made(whole: Path) -> Made:
 
 
 @pytest.mark.parametrize(
-    "name", ["llama", "gpt2", "gpt_neox", "gemma2", "gemma3n_text", "mistral-window", "gpt_oss", "phi"]
+    "name", ["llama", "gpt2", "gpt_neox", "gemma2", "gemma3n_text", "mistral-window", "gpt_oss", "phi", "ega_gpt2"]
 )
 def test_a_right_store_passes(name: str, tmp_path: Path) -> None:
     made = make(tmp_path, name)

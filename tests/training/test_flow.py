@@ -1,4 +1,4 @@
-"""The flow's parameters: those of the settings, with the same defaults, and typed so that a deployment shows them."""
+"""The flow's parameters: those of the settings, typed so that a deployment shows them."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ from flows.train_run import train_run
 from tasks.training.settings import TrainSettings
 
 
-def test_the_flow_has_the_defaults_of_the_settings() -> None:
+def test_the_flow_leaves_what_is_not_given_to_the_variant() -> None:
     signature = inspect.signature(train_run.fn)
     settings = TrainSettings()
     shared = [name for name in signature.parameters if hasattr(settings, name)]
-    assert shared == ["steps", "batch", "context", "seed", "layers", "heads", "width"]
-    assert all(signature.parameters[name].default == getattr(settings, name) for name in shared)
+    sizes = ["variant", "steps", "batch", "context", "seed", "layers", "heads", "width"]
+    assert shared == [*sizes, "optimiser", "learning_rate", "warm_up_steps", "dropout", "precision", "gate_statistics"]
+    assert signature.parameters["variant"].default == settings.variant
+    assert {signature.parameters[name].default for name in shared[1:]} == {None}
 
 
 def test_its_parameters_are_typed_and_described() -> None:
     properties = train_run.parameters.properties
-    assert properties["steps"]["type"] == "integer"
+    assert properties["steps"]["anyOf"] == [{"type": "integer"}, {"type": "null"}]
     assert properties["text"]["anyOf"][0] == {"items": {"type": "string"}, "type": "array"}
     assert train_run.parameters.required == ["out"]

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from storage.errors import UsageError
-from tasks.training.export import new_model
 from tasks.training.optimiser import Optimiser, rate_factor
 from tasks.training.settings import TrainSettings
+from tasks.training.variants import new_model
 
 SETTINGS = TrainSettings(steps=40, context=16, layers=2, heads=2, width=16)
 

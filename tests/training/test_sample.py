@@ -13,9 +13,10 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tasks.corpora.topics import python_topics
-from tasks.training.export import config_file, new_model, tokenizer_files
+from tasks.training.export import config_file, tokenizer_files
 from tasks.training.settings import TrainSettings
 from tasks.training.text import SPECIAL, held_out_windows, training_text
+from tasks.training.variants import new_model
 
 FOLDER = Path(str(files("samples"))) / "topics-neox"
 
