@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,7 +18,7 @@ from storage.manifest import Manifest, open_manifest
 from storage.rebuild import LayerTerms, rebuilt_attention
 from storage.store_folder import StoreFolder
 from storage.store_shape import AXES, StoreShape, spans
-from storage.triangles import unpack, unpack_chosen
+from storage.triangles import pack, unpack, unpack_chosen
 
 if TYPE_CHECKING:
     import zarr
@@ -187,6 +187,32 @@ class ShardReader:
         self._part(doc)
         return next(self.layer(layer, kinds, (doc,)))
 
+    def triangles(self, layer: int, documents: Collection[int] | None = None) -> Iterator[tuple[int, torch.Tensor]]:
+        """Causal attention of every document, or of those named, in order, as packed triangles (H, T(T+1)/2), float32.
+
+        Entries as in `storage.triangles`. What is stored comes as it lies, with half the entries of `layer`; what is
+        rebuilt is packed. Raises what `layer` does, and ValueError of a store of an encoder or of chosen positions.
+        """
+        if not self.shape.causal or self.shape.positions is not None:
+            raise ValueError("expected a store of whole causal attention")
+        if "attention" in self.shape.rebuilt:
+            found = self.layer(layer, ("attention",), documents)
+            return ((d.doc, pack(d.attention)) for d in found if d.attention is not None)
+        self.layer(layer, ("attention",), ())  # refuses what there is not
+        return self._triangles(layer, set(self.documents if documents is None else documents))
+
+    def _triangles(self, layer: int, wanted: Collection[int]) -> Iterator[tuple[int, torch.Tensor]]:
+        start = 0
+        for batch, count in enumerate(self._batches):
+            documents, lengths = self.documents[start : start + count], self.lengths[start : start + count]
+            start += count
+            if not set(wanted) & set(documents):
+                continue
+            array, ends = self._kind(batch, layer, "attention"), accumulate(self.shape.steps("attention", lengths))
+            for doc, length, (first, last) in zip(documents, lengths, pairwise((0, *ends)), strict=True):
+                if doc in wanted:
+                    yield doc, self._finite("attention", array[:, first:last], DocumentLayer(doc, layer, length))
+
     def _documents(self, layer: int, kinds: Sequence[str], wanted: Collection[int]) -> Iterator[DocumentLayer]:
         start, kept = 0, list(dict.fromkeys(behind for kind in kinds for behind in self.shape.behind(kind)))
         terms = self._terms(layer) if self.shape.rebuilt & set(kinds) else None
@@ -251,7 +277,8 @@ class ShardReader:
             return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
         return torch.from_numpy(array)
 
-    def _document(self, kind: str, values: torch.Tensor, place: DocumentLayer) -> torch.Tensor:
+    def _finite(self, kind: str, values: torch.Tensor, place: DocumentLayer) -> torch.Tensor:
+        """The values as float32; DamagedPart where some are not finite."""
         values = values.to(torch.float32)
         if values.numel() and not bool(torch.stack(torch.aminmax(values)).isfinite().all()):
             raise DamagedPart(
@@ -260,6 +287,10 @@ class ShardReader:
                 where=self._folder.where(""),
                 remedy="Delete this shard and run the same capture again.",
             )
+        return values
+
+    def _document(self, kind: str, values: torch.Tensor, place: DocumentLayer) -> torch.Tensor:
+        values = self._finite(kind, values, place)
         if kind != "attention":
             return values
         if not self.shape.causal:

@@ -41,6 +41,15 @@ class LagField:
         """Where the entries of each query begin, and where the last end."""
         return np.searchsorted(self.row, np.arange(self.n_tokens + 1))
 
+    @cached_property
+    def _of_triangle(self) -> Int64[np.ndarray, " n"]:
+        """Where each entry lies in the packed triangle, entry i(i+1)/2 + j."""
+        return self.row * (self.row + 1) // 2 + self.flat % self.n_tokens
+
+    def select(self, triangle: Float64[np.ndarray, " m"]) -> Float64[np.ndarray, " n"]:
+        """The entries of a packed triangle, T(T+1)/2 values row by row: all of them without a window."""
+        return triangle if len(self) == len(triangle) else triangle[self._of_triangle]
+
     def pack(self, field: Float64[np.ndarray, "*s T T"]) -> Float64[np.ndarray, "*s n"]:
         """The entries of T×T fields."""
         return field.reshape(*field.shape[:-2], -1)[..., self.flat]

@@ -50,7 +50,7 @@ def _prepared(blocks: Blocks, parameters: CoherencyParameters) -> np.ndarray:
     """The scales, once the mean field is known: those asked for, or the dominant ones of the layer's scalogram."""
     n_tokens = blocks.ensemble.n_tokens
     if parameters.scales:
-        blocks.prepare(lambda _field: None)
+        blocks.prepare()
         return np.asarray(parameters.scales)
     energy = LayerEnergy(n_tokens, ScalogramParameters(omega0=parameters.omega0, protocols=("exact",)))
     blocks.prepare(energy.add)

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tasks.kernels.lag_field import LagField
+
 if TYPE_CHECKING:
     from storage.tensors import ActivationStore, ShardReader
     from tasks.registry import Partial, StageContext
@@ -70,19 +72,31 @@ class Ensemble:
     def __len__(self) -> int:
         return len(self.documents)
 
-    def fields(
+    def fields(self, layer: int, head: int | None = None) -> Iterator[np.ndarray]:
+        """The fields (T, T) of a layer, float64, in order: the mean over heads, or one."""
+        lags = LagField(self.n_tokens)
+        return (lags.unpack(triangle) for triangle in self.triangles(layer, head))
+
+    def triangles(
         self, layer: int, head: int | None = None, start: int = 0, stop: int | None = None
     ) -> Iterator[np.ndarray]:
-        """The fields (T, T) of a layer, float64, of snapshots `start` to `stop`: the mean over heads, or one."""
+        """The same as packed triangles, T(T+1)/2 entries row by row, of snapshots `start` to `stop`."""
         wanted = self.documents[start:stop]
         for shard, docs in self.shards.items():
             asked = sorted(set(docs) & set(wanted))
             if not asked:
                 continue
-            for document in self.store.shard(shard).layer(layer, ("attention",), asked):
-                assert document.attention is not None  # the stage asks for it
-                attention = document.attention.numpy()
-                yield attention.mean(0, dtype=np.float64) if head is None else attention[head].astype(np.float64)
+            for _, attention in self.store.shard(shard).triangles(layer, asked):
+                yield self._mean(attention.numpy()) if head is None else attention[head].numpy().astype(np.float64)
+
+    @staticmethod
+    def _mean(attention: np.ndarray) -> np.ndarray:
+        """Over heads, (H, n) float32, in float64."""
+        total = attention[0].astype(np.float64)
+        for of_head in attention[1:]:
+            total += of_head
+        total /= len(attention)
+        return total
 
 
 @dataclass

@@ -104,7 +104,7 @@ class LayerPod:
         asked = np.asarray(parameters.scales, np.float64)
         protocols = parameters.protocols if filtered and not parameters.scales else ()
         energy = LayerEnergy(n_tokens, ScalogramParameters(protocols=protocols)) if protocols else None
-        self._blocks.prepare(energy.add if energy else lambda _field: None)
+        self._blocks.prepare(energy.add if energy else None)
         found = {f"scales/{p}": asked if filtered and p in parameters.protocols else asked[:0] for p in _BOTH}
         if energy is not None:
             scales = default_scales(n_tokens)

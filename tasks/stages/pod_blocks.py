@@ -43,13 +43,14 @@ class Blocks:
         n = len(self.ensemble)
         return [slice(start, min(start + self.size, n)) for start in range(0, n, self.size)]
 
-    def prepare(self, look: Callable[[np.ndarray], None]) -> None:
+    def prepare(self, look: Callable[[np.ndarray], None] | None = None) -> None:
         """One pass over all fields, in order: `look` sees each (T, T), and the mean and variance are worked out."""
         kept = np.empty((self.size, len(self.lags))) if len(self) == 1 else None
         step, moved = np.empty_like(self.mean), np.empty_like(self.mean)
-        for at, field in enumerate(self.ensemble.fields(self.layer, self.head)):
-            look(field)
-            packed = self.lags.pack(field)
+        for at, triangle in enumerate(self.ensemble.triangles(self.layer, self.head)):
+            packed = self.lags.select(triangle)
+            if look is not None:
+                look(self.lags.unpack(packed))
             np.subtract(packed, self.mean, out=step)  # Welford's mean and sum of squares: equal fields leave exactly 0
             self.mean += np.divide(step, at + 1, out=moved)
             self._squares += np.multiply(step, np.subtract(packed, self.mean, out=moved), out=moved)
@@ -93,8 +94,9 @@ class Blocks:
 
     def _read(self, part: slice) -> np.ndarray:
         block = np.empty((part.stop - part.start, len(self.lags)))
-        for row, field in zip(block, self.ensemble.fields(self.layer, self.head, part.start, part.stop), strict=True):
-            np.subtract(self.lags.pack(field), self.mean, out=row)
+        found = self.ensemble.triangles(self.layer, self.head, part.start, part.stop)
+        for row, triangle in zip(block, found, strict=True):
+            np.subtract(self.lags.select(triangle), self.mean, out=row)
         return block
 
     def _random(self, source: Source, doc: int) -> np.random.Generator:

@@ -43,7 +43,7 @@ def shard_ranks(store: ActivationStore, shard: ShardReader, context: StageContex
     ranks = np.zeros(len(kept))
     for at in range(shard.index, len(kept), len(store.shards)):
         blocks = Blocks(ensemble, kept[at], None, context.seed)
-        blocks.prepare(lambda _field: None)
+        blocks.prepare()
         spectra = Spectra(blocks, (len(ensemble),), 0, (), context.seed)
         arrays = spectra.run({OBSERVED_SOURCE: {FULL: None}}, lambda _done: None)
         rank = effective_rank(arrays[name_of(FULL, OBSERVED_SOURCE, len(ensemble))], EPSILON)

@@ -33,6 +33,7 @@ def test_lag_signals_and_packed_entries_are_the_field_s() -> None:
         if window:
             seen &= np.subtract.outer(np.arange(11), np.arange(11)) < window
         packed = lags.pack(field)
+        np.testing.assert_array_equal(lags.select(field[np.tril_indices(11)]), packed)
         assert len(lags) == seen.sum()
         np.testing.assert_array_equal(lags.unpack(packed), np.where(seen, field, 0))
         assert [(i, i - tau) for i, tau in zip(lags.row, lags.lag, strict=True)] == list(

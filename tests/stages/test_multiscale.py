@@ -235,12 +235,12 @@ def test_two_blocks_at_most_are_in_memory(made: Made, monkeypatch: pytest.Monkey
     found = [survey(made.store, made.store.shard(s), None, StageContext("key", 0)) for s in made.store.shards]
     ensemble = Ensemble.of(made.store, reduce(combine_survey, found))
     blocks = Blocks(ensemble, 1, None, 0, block_bytes=2 * 8 * WINDOW * (WINDOW + 1) // 2)
-    blocks.prepare(lambda _field: None)
+    blocks.prepare()
     work = {source: {"full": None} for source in (("observed", 0), ("lag_shuffle", 0), ("gaussian", 1))}
     arrays = Spectra(blocks, (WHOLE,), 2, (0.1,), 0).run(work, lambda _done: None)
     assert len(blocks) == 5 and len(kept) > 15 and max(kept) == 1
     whole = Blocks(ensemble, 1, None, 0)
-    whole.prepare(lambda _field: None)
+    whole.prepare()
     for name, values in Spectra(whole, (WHOLE,), 2, (0.1,), 0).run(work, lambda _done: None).items():
         np.testing.assert_allclose(arrays[name], values, atol=1e-12 if "mode" not in name else 1e-5)
 
