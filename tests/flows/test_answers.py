@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -191,6 +192,19 @@ def test_sql_may_begin_with_a_comment(call: Call) -> None:
     assert re.search(r"a +a_1\n", answer.err)  # as people are shown it
 
 
+def _await_work(pid: int) -> None:
+    """Until a process has worked for longer than it takes to begin, which on a busy machine may be a while."""
+    stat, ticks = Path(f"/proc/{pid}/stat"), os.sysconf("SC_CLK_TCK")
+    for _ in range(600):
+        time.sleep(0.1)
+        if not stat.exists():  # nothing like it on this system
+            time.sleep(4)
+            return
+        if sum(map(int, stat.read_text().split()[13:15])) >= 5 * ticks:
+            return
+    raise AssertionError("expected a process at work, got one that has hardly begun")
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="signals end a process there")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_in_duckdb(number: signal.Signals, home: Path, tmp_path: Path) -> None:
@@ -204,9 +218,12 @@ def test_interrupted_in_duckdb(number: signal.Signals, home: Path, tmp_path: Pat
         stderr=subprocess.PIPE,
         text=True,
     )
-    time.sleep(4)
-    started.send_signal(number)
-    out, err = started.communicate(timeout=60)
+    try:
+        _await_work(started.pid)
+        started.send_signal(number)
+        out, err = started.communicate(timeout=60)
+    finally:
+        started.kill()
     assert (started.returncode, err.strip()) == (3, "theodolite: interrupted; the same command resumes")
     content = json.loads(out.splitlines()[-1])
     assert (content["exit"], content["error"]["kind"]) == (3, "Interrupted")
