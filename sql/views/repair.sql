@@ -1,4 +1,4 @@
--- grain: one row per (capture, doc, protocol, arm, delta, delta_kind, layers, first_token, target, repaired_layers, seed)
+-- grain: one row per (capture, doc, protocol, arm, delta, delta_kind, layers, first_token, seed, target, repaired_layers)
 -- The loss of a document with the perturbation on and the clean run's values put back in a part of some of the perturbed layers.
 select
     capture,                                             -- the capture's id
