@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 PIP_INSTALL = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 RUN = $(VENV)/bin/theodolite
+# Tests run side by side and start commands, whose threads must not spin while they wait for one another.
+PYTEST = OMP_WAIT_POLICY=PASSIVE $(VENV)/bin/python -m pytest -n auto --dist loadfile
 OLDER = $(abspath $(VENV))/transformers-4.57
 
 .PHONY: demo test test-older lint format bench smollm2 clean
@@ -12,11 +14,11 @@ demo: $(VENV)/.runtime          ## Install, then run the main job on the embedde
 	@echo; echo "To call it by name: source $(VENV)/bin/activate"
 
 test: $(VENV)/.dev              ## Install what the tests need, then run all of them.
-	$(VENV)/bin/python -m pytest -n auto --dist loadfile
+	$(PYTEST)
 
 test-older: $(OLDER)/.installed ## Then the tap's tests on transformers 4.57, laid over the environment.
 	PYTHONPATH=$(OLDER) $(VENV)/bin/python -c 'import transformers; assert transformers.__version__.startswith("4.57"), transformers'
-	PYTHONPATH=$(OLDER) $(VENV)/bin/python -m pytest -n auto --dist loadfile \
+	PYTHONPATH=$(OLDER) $(PYTEST) \
 		-W "ignore::DeprecationWarning:torch.jit._script" \
 		$(addprefix tests/models/test_,$(addsuffix .py,families images interventions masking padding replay scoring selfcheck tap))
 

@@ -25,7 +25,7 @@ def found(entry: np.ndarray, visible: np.ndarray, k: int) -> np.ndarray:
     return strongest_keys(torch.from_numpy(entry), ~visible, k).numpy()
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     seed=st.integers(0, 10_000),
     shape=st.tuples(st.integers(1, 3), st.integers(1, 5), st.integers(1, 300)),

@@ -26,7 +26,7 @@ def drawn(seed: int, n_heads: int, n_tokens: int, levels: int, nan: float = 0.1)
     return torch.from_numpy(scores.astype(np.float32))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     seed=st.integers(0, 10_000),
     n_heads=st.integers(1, 3),
@@ -58,7 +58,7 @@ def test_entries_and_rows_equal_to_sorting(
     assert undefined_scores(scores, visibility, keep_first=keep_first) == undefined
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     seed=st.integers(0, 10_000),
     n_tokens=st.integers(1, 14),
