@@ -181,7 +181,7 @@ def test_interrupted_and_resumed(
     number: signal.Signals, call: Call, home: Path, capture_arguments: tuple[str, ...], tmp_path: Path
 ) -> None:
     """Ctrl-C, and SIGTERM: one clear line, exit code 3, what is done is kept; the same command does the rest."""
-    arguments = ("capture", *capture_arguments, "--max-documents", "400", "--window", "128", "--json")
+    arguments = ("capture", *capture_arguments, "--max-documents", "200", "--window", "128", "--json")
     with _running(arguments, home, tmp_path) as started:
         started.send_signal(number)
         out, err = started.communicate(timeout=60)
@@ -195,13 +195,13 @@ def test_interrupted_and_resumed(
     resumed = call(*arguments)
     assert resumed.code == 0, resumed.err
     assert resumed.content["work"][0]["reused"] >= status["shards_done"]
-    assert (resumed.content["capture"], resumed.content["tables"]["documents"]) == (content["capture"], 400)
+    assert (resumed.content["capture"], resumed.content["tables"]["documents"]) == (content["capture"], 200)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the children of a process from /proc")
 def test_killed_leaves_no_server(home: Path, capture_arguments: tuple[str, ...], tmp_path: Path) -> None:
     """Prefect's own temporary server would stay for ever; ours ends with the command, however that ends."""
-    arguments = ("capture", *capture_arguments, "--max-documents", "400", "--window", "128")
+    arguments = ("capture", *capture_arguments, "--max-documents", "200", "--window", "128")
     with _running(arguments, home, tmp_path) as started:
         children = Path(f"/proc/{started.pid}/task/{started.pid}/children").read_text().split()
         servers = [int(child) for child in children if "local_server" in Path(f"/proc/{child}/cmdline").read_text()]

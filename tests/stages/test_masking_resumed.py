@@ -55,9 +55,9 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Pass]]:
     seen: list[Pass] = []
     scored = Replayer._scored
 
-    def counted(self: Replayer, layer: int, rows: Any, conditions: Any) -> Any:
+    def counted(self: Replayer, layer: int, rows: Any, conditions: Any, *more: Any) -> Any:
         seen.append((layer, tuple((start.document, hash(conditions[at])) for start, at in rows)))
-        return scored(self, layer, rows, conditions)
+        return scored(self, layer, rows, conditions, *more)
 
     monkeypatch.setattr(Replayer, "_scored", counted)
     yield seen

@@ -115,9 +115,9 @@ def test_the_same_heads_run_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     passes: list[tuple[int, int]] = []
     scored = Replayer._scored
 
-    def counted(self: Replayer, layer: int, rows: Any, conditions: Any) -> Any:
+    def counted(self: Replayer, layer: int, rows: Any, conditions: Any, *more: Any) -> Any:
         passes.extend((layer, start.document) for start, _ in rows)
-        return scored(self, layer, rows, conditions)
+        return scored(self, layer, rows, conditions, *more)
 
     monkeypatch.setattr(Replayer, "_scored", counted)
     made = captured(tmp_path)

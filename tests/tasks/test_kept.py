@@ -22,6 +22,7 @@ from tasks.attention_way import SAMPLE, way_for
 from tasks.chosen import KINDS, Chosen
 from tasks.estimates import ConfigShape, attention_bytes, stored_bytes
 from tasks.identity import CaptureSettings
+from tasks.models import rebuildable
 from tasks.models.sources import read_config, resolve
 from tasks.planning import plan_capture, prepare_capture
 from tasks.prepared import Prepared
@@ -236,7 +237,7 @@ def test_layers_beyond_the_models_are_refused(base: CaptureSettings, tmp_path: P
 def test_a_family_that_cannot_be_rebuilt_is_refused_before_any_work(
     base: CaptureSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tasks.models.rebuildable._ALIBI", ("gpt_neox",))
+    monkeypatch.setitem(rebuildable._WHY, "gpt_neox", rebuildable._DISTANCE)
     with pytest.raises(ModelError, match=r"rebuilt from query and key, got 'gpt_neox': ALiBi adds .*, in sample"):
         prepare_capture(replace(base, attention="rebuilt"), str(tmp_path / "runs"))
     assert not (tmp_path / "runs").exists()
