@@ -101,12 +101,15 @@ def train(
 
 
 def _steps() -> Callable[[TrainProgress], None]:
-    """Training's own progress, passed on as steps."""
-    done = 0
+    """Training's own progress, passed on as steps; the first tells how many an earlier try did."""
+    done: int | None = None
 
     def tell(now: TrainProgress) -> None:
         nonlocal done
-        emit(Progress("train", now.step - done if done else 1, "steps"))
+        if done is None:
+            done = now.step - 1
+            emit(Progress("train", done, "steps", restored=True))
+        emit(Progress("train", now.step - done, "steps"))
         done = now.step
 
     return tell

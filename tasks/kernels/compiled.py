@@ -20,7 +20,8 @@ def compiled(loop: Loop) -> Loop:
     Sums may be taken in any order, so that they run in vectors; no number may be NaN.
     """
     plain = inspect.unwrap(loop)  # of a check of shapes, which tests put around every function
-    made: Loop = njit(nogil=True, error_model="numpy", fastmath=_FREEDOMS)(plain)
+    dispatcher: Any = njit(nogil=True, error_model="numpy", fastmath=_FREEDOMS)(plain)
     with suppress(RuntimeError):  # neither beside the modules nor in the user's cache may anything be written
-        made.enable_caching()  # type: ignore[attr-defined]
+        dispatcher.enable_caching()
+    made: Loop = dispatcher
     return made

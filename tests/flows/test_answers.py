@@ -20,7 +20,7 @@ Call = Callable[..., Answer]
 COMMANDS = ("run", "plan", "capture", "stage", "train", "status", "verify", "sql", "query", "models")
 ABSENT = "cuda" if sys.platform == "darwin" else "mps"
 """A device that no machine of this kind has."""
-HEAVY = ("prefect", "torch", "transformers", "zarr", "scipy", "pandas")
+HEAVY = ("prefect", "torch", "transformers", "zarr", "scipy", "pandas", "numba", "sklearn")
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from flows.commands.training import _steps
 from flows.progress import Bars, Lines, display_for, pace, shown_by, waiting, work
 from storage.filesystem import open_runs
 from storage.layout import Layout
-from tasks.progress import Progress, emit, waits
+from tasks.progress import Progress, emit, listening, waits
 from tasks.shard import Work, publish_once
+from tasks.training.progress import TrainProgress
 
 
 @pytest.mark.parametrize(
@@ -49,6 +51,17 @@ def test_what_an_earlier_try_did_counts_as_done_and_not_as_speed() -> None:
     with shown_by(Lines(lines.append, every_s=0)), work("masking", 10, "documents"):
         emit(Progress("masking", 4, "documents", restored=True))
     assert lines == ["masking: 4/10 documents, 0 documents/s"]
+
+
+@pytest.mark.parametrize("first", [1, 51])
+def test_training_that_goes_on_tells_what_was_done_before(first: int) -> None:
+    told: list[Progress] = []
+    tell = _steps()
+    with listening(told.append):
+        for step in (first, first + 1):
+            tell(TrainProgress(step, 100, 2.0, 1e3, 10.0))
+    assert sum(p.step for p in told) == first + 1
+    assert sum(p.step for p in told if not p.restored) == 2
 
 
 @pytest.mark.parametrize("terminal", [False, True])

@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 LIGHT = ["errors", "layout", "keys", "filesystem", "manifest", "tables"]
-HEAVY = {"torch", "transformers", "prefect", "zarr", "numcodecs", "scipy", "pandas"}
+HEAVY = {"torch", "transformers", "prefect", "zarr", "numcodecs", "scipy", "pandas", "numba", "sklearn"}
 
 
 def test_light_modules_import_nothing_heavy() -> None:
