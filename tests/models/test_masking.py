@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from transformers.models.llama import modeling_llama
 
 from tasks.models.given import End, Held, Share
 from tasks.models.interventions import Condition, DropKeys, MaskEntries, Perturb, ScaleHeads, deepest_start
@@ -50,6 +52,17 @@ def test_masked_entries_are_those_of_hooks_on_the_plain_model(name: str) -> None
     want = oracle(loaded, masks)
     assert_near(got.double(), want)
     assert (clean - want).abs().max() > 1e-2
+
+
+def test_a_family_that_scales_its_scores_by_the_values_width_is_masked_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the GPT-2 of transformers 4 does: one column of values would not do."""
+    given_scaling = modeling_llama.eager_attention_forward
+
+    def by_width(module: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, **options: Any) -> Any:
+        return given_scaling(module, q, k, v, mask, **{**options, "scaling": v.shape[-1] ** -0.5})
+
+    monkeypatch.setattr(modeling_llama, "eager_attention_forward", by_width)
+    test_masked_entries_are_those_of_hooks_on_the_plain_model("llama")
 
 
 @pytest.mark.parametrize(
