@@ -38,25 +38,39 @@ class Display(Protocol):
 
 
 class Lines:
-    """A line every few seconds, with rate and time left; nothing about work that ends sooner."""
+    """A line every few seconds, with rate and time left; nothing about work that ends sooner.
+
+    Told by the clock and not by the steps: of steps that come many at once the first would make the rest look slow.
+    """
 
     def __init__(self, write: Callable[[str], None], every_s: float = _LINE_EVERY_S) -> None:
         self._write, self._every = write, every_s
         self._lock = threading.Lock()
 
     def begin(self, kind: str, total: float, unit: str) -> None:
-        self._total, self._unit, self._done, self._restored = total, unit, 0.0, 0.0
-        self._began = self._told = time.monotonic()
+        self._kind, self._total, self._unit = kind, total, unit
+        self._done = self._restored = self._told = 0.0
+        self._began = time.monotonic()
+        self._ended = threading.Event()
+        self._clock = threading.Thread(target=self._tells, name="progress", daemon=True)
+        self._clock.start()
+
+    def _tells(self) -> None:
+        while not self._ended.wait(self._every):
+            self.tell()
 
     def advance(self, kind: str, step: float, restored: bool = False) -> None:
         with self._lock:
             self._done += step
             self._restored += step if restored else 0.0
-            now = time.monotonic()
-            if now - self._told < self._every:
+
+    def tell(self) -> None:
+        """How far the work is, if it is further than when it was told last."""
+        with self._lock:
+            if self._done == self._told:
                 return
-            self._told = now
-            line = f"{kind}: {pace(self._done, self._total, now - self._began, self._unit, self._restored)}"
+            self._told, elapsed = self._done, time.monotonic() - self._began
+            line = f"{self._kind}: {pace(self._done, self._total, elapsed, self._unit, self._restored)}"
         self._write(line)
 
     def note(self, kind: str, note: str) -> None:
@@ -64,6 +78,8 @@ class Lines:
 
     def end(self, kind: str) -> None:
         """Nothing is left to tell: the flow's own summary follows."""
+        self._ended.set()
+        self._clock.join()
 
     def waiting(self, what: str) -> AbstractContextManager[object]:
         self._write(what)
