@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Collection, Iterator, Sequence
 from statistics import fmean
@@ -78,7 +79,24 @@ def _found(connection: DuckDBPyConnection, capture: str, done: Collection[str]) 
         "pod": pod_lines,
         "coherency": coherency_lines,
     }
-    return [line for stage, lines in telling.items() if stage in done for line in lines(connection, capture)]
+    found = [line for stage, lines in telling.items() if stage in done for line in lines(connection, capture)]
+    return [*found, *_left_out_lines(connection, capture, [stage for stage in telling if stage in done])]
+
+
+def _left_out_lines(connection: DuckDBPyConnection, capture: str, stages: Sequence[str]) -> Iterator[str]:
+    """What these stages left out or could not define, if anything: a mean is over the rest."""
+    text = "select capture, stage, quality from stages where status <> 'stale'"
+    counts = {
+        row["stage"]: row["quality"] for row in run_sql(connection, text).to_pylist() if row["capture"] == capture
+    }
+    told = [
+        f"{stage} {name} {count:,}"
+        for stage in stages
+        for name, count in json.loads(counts.get(stage) or "{}").items()
+        if count
+    ]
+    if told:
+        yield f"Left out or not defined, counted in stages.quality: {', '.join(told)}."
 
 
 def _capture_lines(connection: DuckDBPyConnection, capture: str, cap: int | None) -> Iterator[str]:

@@ -33,16 +33,21 @@ def pod_lines(connection: DuckDBPyConnection, capture: str) -> Iterator[str]:
     if not whole:
         return
     n, ranks = whole[0]["n_snapshots"], [row["h_star"] for row in whole]
-    told = f"Effective rank H*(0.10) of {n} documents' fields: {min(ranks)} to {max(ranks)} of at most {n - 1}"
+    told = f"Effective rank H*(0.10) of {n} documents' fields: {_range(ranks)} of at most {n - 1}"
     if all(row["n_draws"] for row in whole):
         nulls = [row["lag_shuffle_mean"] for row in whole] + [row["gaussian_mean"] for row in whole]
         near = [row["layer"] for row in whole if not _apart(row)]
-        told += f", of noise of the same size {min(nulls):.0f} to {max(nulls):.0f}"
+        told += f", of noise of the same size {_range(nulls)}"
         told += f"; not told from a null in layers {spans(near)}" if near else "; apart from both nulls in every layer"
     saturated = [row["layer"] for row in whole if row["saturated"]]
     if saturated:
         told += f"; in layers {spans(saturated)} the number of documents decides"
     yield f"{told}."
+
+
+def _range(values: list[float]) -> str:
+    low, high = f"{min(values):.0f}", f"{max(values):.0f}"
+    return low if low == high else f"{low} to {high}"
 
 
 def _apart(row: dict[str, Any]) -> bool:

@@ -9,6 +9,7 @@ import duckdb
 import pytest
 
 from flows import findings, head_findings
+from flows.account import _left_out_lines
 from flows.findings import choices_lines, masking_lines, minimal_pairs_lines, probes_lines, sink_lines
 from flows.head_findings import head_ablation_lines, pruning_lines, selection_lines, taxonomy_lines
 
@@ -193,3 +194,18 @@ def test_probes_are_told_at_their_best_layer(answers: dict[str, list[dict[str, A
         "the same answer 20.0%."
     )
     assert depth == "Depths in the tree: from the direction R² 0.40 at layer 1; always the same answer R² -0.01."
+
+
+def test_what_a_stage_left_out_is_told() -> None:
+    with duckdb.connect() as connection:
+        connection.execute("create table stages (capture varchar, stage varchar, status varchar, quality varchar)")
+        rows = [
+            ("a", "selection", "done", '{"rows_left_out": 21888, "nan_sink_statistics": 0}'),
+            ("a", "selection", "stale", '{"rows_left_out": 1}'),
+            ("a", "sink", "done", None),
+            ("b", "pod", "done", '{"documents_of_other_lengths": 3}'),
+        ]
+        connection.executemany("insert into stages values (?, ?, ?, ?)", rows)
+        told = list(_left_out_lines(connection, "a", ["selection", "sink"]))
+        assert told == ["Left out or not defined, counted in stages.quality: selection rows_left_out 21,888."]
+        assert not list(_left_out_lines(connection, "b", ["selection"]))
