@@ -23,11 +23,21 @@ def selection_lines(connection: DuckDBPyConnection, capture: str) -> Iterator[st
     told = []
     for sink, group in groupby(of_kind, key=lambda row: row["sink"]):
         best = max(group, key=lambda row: row["f_mean"])
-        drawn = best["random_f_mean"]
-        random = "" if drawn is None else f" (of {best['f_mean_drawn']:.2f} where random keys have {drawn:.2f})"
-        told.append(f"{_SINKS[sink]} F is {best['f_mean']:.2f} at N = {best['n']}{random}")
+        told.append(f"{_SINKS[sink]} {best['f_mean']:.2f} at N = {best['n']}{_random(best)}")
     if told:
-        yield f"The N keys of largest contribution lie apart from the rest: {', '.join(told)} (published: N 1 to 4)."
+        yield (
+            "F of the N keys of largest contribution (1: wholly apart from the rest), at the N where it is largest: "
+            f"{', '.join(told)} (published: above random, N 1 to 4)."
+        )
+
+
+def _random(best: dict[str, Any]) -> str:
+    """What random keys have, over the queries of which they were drawn."""
+    if best["random_f_mean"] is None:
+        return ""
+    overall, drawn, random = (f"{best[name]:.2f}" for name in ("f_mean", "f_mean_drawn", "random_f_mean"))
+    same = "" if drawn == overall else f" where it is {drawn}"
+    return f" (random keys {random}{same})"
 
 
 def taxonomy_lines(connection: DuckDBPyConnection, capture: str) -> Iterator[str]:

@@ -118,8 +118,8 @@ def test_selected_keys_are_set_beside_random_ones(answers: dict[str, list[dict[s
         {**kind, "distance": "cosine", "n": 16, "f_mean": 0.9, "random_f_mean": 0.1},
     ]
     (line,) = selection_lines(CONNECTION, "a")
-    assert "the first token among them F is 0.70 at N = 4 (of 0.75 where random keys have 0.25)" in line
-    assert "without the first token F is 0.80 at N = 8 (published" in line and "0.90" not in line
+    assert "the first token among them 0.70 at N = 4 (random keys 0.25 where it is 0.75)" in line
+    assert "without the first token 0.80 at N = 8 (published" in line and "0.90" not in line
 
 
 def test_the_heads_that_cost_most_are_named(answers: dict[str, list[dict[str, Any]]]) -> None:
