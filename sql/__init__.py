@@ -15,6 +15,7 @@ from typing import Any
 
 _GRAIN = re.compile(r"-- grain: (one row per \((?P<keys>[\w, ]+)\).*)")
 _PARAMETER = re.compile(r"-- \$(\w+) (\w+) = ([^:]+): (.+)")
+_LISTED = re.compile(r"(?:^|: )\w+(?:, \w+)* or \w+$")
 _COLUMN = re.compile(r"\s+(?:.* as )?(\w+),?\s+-- (.+)")
 
 
@@ -26,6 +27,12 @@ class Parameter:
     type: str
     default: Any
     meaning: str
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The values that a text may have, where its meaning names them all: "exact or published; null takes both"."""
+        listed = _LISTED.search(self.meaning.partition(";")[0]) if self.type == "varchar" else None
+        return tuple(re.split(r", | or ", listed[0].lstrip(": "))) if listed else ()
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from struct import pack, unpack
 
 from storage.errors import UsageError
 
@@ -50,6 +52,27 @@ def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
         else:
             found.append((number, number))
     return found
+
+
+def tell_apart(values: Sequence[float], what: str, where: str, most: float = math.inf) -> None:
+    """UsageError unless the values differ, and stay above 0 and at most `most`, in float32, as the tables hold them."""
+    single = [_single(value) for value in values]
+    if any(not 0 < value <= most or value == math.inf for value in single):
+        limit = "" if most == math.inf else f", of at most {most:g}"
+        raise UsageError(f"{what} above 0{limit}, as float32 holds them", got=_reprs(values), where=where)
+    if len(set(single)) < len(single):
+        raise UsageError(f"{what} that differ in float32, as the tables hold them", got=_reprs(values), where=where)
+
+
+def _single(value: float) -> float:
+    try:
+        return float(unpack("f", pack("f", value))[0])
+    except OverflowError:
+        return math.inf
+
+
+def _reprs(values: Sequence[float]) -> str:
+    return ", ".join(map(repr, values))
 
 
 def parts(text: str) -> list[str]:

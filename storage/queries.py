@@ -113,7 +113,9 @@ _KINDS: dict[str, tuple[type, str]] = {
 
 def _typed(file: sql.SqlFile, parameter: sql.Parameter, value: Any) -> Any:
     if value is None or (isinstance(value, str) and value.lower() == "null"):
-        return None
+        if parameter.default is None:
+            return None
+        raise _unfit(file, parameter, f"a value for {parameter.name}", "null")
     if parameter.type == "boolean":
         kind, words = _truth, "true or false"
     else:
@@ -121,14 +123,18 @@ def _typed(file: sql.SqlFile, parameter: sql.Parameter, value: Any) -> Any:
     try:
         if isinstance(value, bool) and parameter.type != "boolean":
             raise ValueError
-        return kind(value)
+        found = kind(value)
     except (TypeError, ValueError) as error:
-        raise UsageError(
-            f"{words} for {parameter.name}",
-            got=repr(value),
-            where=f"query {file.name}",
-            remedy=f"It is: {parameter.meaning}",
-        ) from error
+        raise _unfit(file, parameter, f"{words} for {parameter.name}", repr(value)) from error
+    if parameter.type == "integer" and found < 0:  # numbers and counts of things
+        raise _unfit(file, parameter, f"{words} of at least 0 for {parameter.name}", repr(value))
+    if parameter.words and found not in parameter.words:
+        raise UnknownName.among(parameter.name, str(found), parameter.words, where=f"query {file.name}")
+    return found
+
+
+def _unfit(file: sql.SqlFile, parameter: sql.Parameter, expected: str, got: str) -> UsageError:
+    return UsageError(expected, got=got, where=f"query {file.name}", remedy=f"It is: {parameter.meaning}")
 
 
 def _truth(value: Any) -> bool:

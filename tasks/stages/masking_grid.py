@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from itertools import product
-from struct import pack
 from typing import TYPE_CHECKING, Any
 
 from storage.errors import UnknownName, UsageError
-from storage.numbers import number_set
+from storage.numbers import number_set, tell_apart
 from storage.tables import FLAG, INT, REAL, TEXT
 
 if TYPE_CHECKING:
@@ -118,9 +117,7 @@ class MaskingGrid:
         for rate in self.rates:
             if not 0 < rate <= 1:
                 raise UsageError("rates in (0, 1]", got=str(rate), where=f"{stage}.rates")
-        if len({pack("f", rate) for rate in self.rates}) < len(self.rates):
-            got = ", ".join(map(repr, self.rates))
-            raise UsageError("rates that differ in float32, as the tables hold them", got=got, where=f"{stage}.rates")
+        tell_apart(self.rates, "rates", f"{stage}.rates")
         if not 1 <= self.draws <= 1000:
             raise UsageError("from 1 to 1,000 draws", got=str(self.draws), where=f"{stage}.draws")
         for layers in self.layers:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from storage.errors import UsageError
+from storage.numbers import tell_apart
 from tasks.registry import Stage
 from tasks.stages.multiscale_tables import COHERENCY, LAG_MASS, POD_MODES, POD_SPECTRUM, POD_SUMMARY, SCALOGRAM
 
@@ -34,6 +35,7 @@ def _check(stage: str, omega0: float, scales: tuple[float, ...], protocols: tupl
     fine = [a for a in scales if not _LEAST_SCALE <= a < float("inf")]
     _require(not fine, f"scales of at least {_LEAST_SCALE:g} lag", ", ".join(map(str, fine)), f"{stage}.scales")
     _require(list(scales) == sorted(set(scales)), "scales in ascending order, each once", scales, f"{stage}.scales")
+    tell_apart(scales, "scales", f"{stage}.scales")
     unknown = [p for p in protocols if p not in PROTOCOLS]
     _require(not unknown, f"some of {', '.join(PROTOCOLS)}", ", ".join(unknown), f"{stage}.protocols")
     once = bool(protocols) and len(set(protocols)) == len(protocols)
@@ -84,6 +86,7 @@ class PodParameters:
         _require(not outside, "shares between 0 and 1", ", ".join(map(str, outside)), "pod.epsilons")
         once = bool(self.epsilons) and len(set(self.epsilons)) == len(self.epsilons)
         _require(once, "shares, each once", self.epsilons or "none", "pod.epsilons")
+        tell_apart(self.epsilons, "shares", "pod.epsilons")
         few = [n for n in self.n_snapshots if n < LEAST_SNAPSHOTS]
         _require(not few, f"ensembles of at least {LEAST_SNAPSHOTS}", ", ".join(map(str, few)), "pod.n_snapshots")
         object.__setattr__(self, "n_snapshots", tuple(sorted(set(self.n_snapshots))))

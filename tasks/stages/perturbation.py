@@ -15,7 +15,7 @@ import numpy as np
 
 from tasks.models.interventions import CLEAN
 from tasks.models.watching import Seen, Watch
-from tasks.stages.perturbation_grid import KEYS, Cell
+from tasks.stages.perturbation_grid import KEYS, Cell, set_name
 from tasks.stages.perturbation_survey import combine_survey, medians, survey
 from tasks.stages.replays import clean_losses, combine, finish, losses, pieces, replay_of
 
@@ -49,7 +49,7 @@ def per_shard(
         conditions = [cell.condition(of_layer, context.seed) for cell in together]
         for documents in pieces(shard, len(together), replay.batch_tokens):
             seen = _Figures.of(documents, together, sampled)
-            name = f"layers-{layers[0]}-{layers[-1]}-{len(layers)}-{documents[0]}"
+            name = f"{set_name(layers)}-{documents[0]}"
             found = losses(
                 context, name, layers[0] + 1, conditions, documents, pairs, seen.arrays, watch=seen.watch, see=seen.see
             )

@@ -123,7 +123,7 @@ def _following(parameters: PerturbationGrid, shape: StoreShape) -> None:
 
 PERTURBATION_STAGE = Stage(
     name="perturbation",
-    version=1,
+    version=2,
     parameters=PerturbationParameters,
     reads=frozenset({"residual"}),
     tables=(PERTURBATION, DISPLACEMENT),
@@ -136,7 +136,7 @@ PERTURBATION_STAGE = Stage(
 )
 REPAIR_STAGE = Stage(
     name="repair",
-    version=1,
+    version=2,
     parameters=RepairParameters,
     reads=frozenset({"residual"}),
     tables=(REPAIR,),
@@ -149,7 +149,7 @@ REPAIR_STAGE = Stage(
 )
 PROPAGATION_STAGE = Stage(
     name="propagation",
-    version=1,
+    version=2,
     parameters=PropagationParameters,
     reads=frozenset({"residual"}),
     tables=(PROPAGATION,),

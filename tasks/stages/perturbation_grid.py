@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from struct import pack
 from typing import TYPE_CHECKING, Any
 
 from storage.errors import UnknownName, UsageError
 from storage.keys import seed_for
-from storage.numbers import number_set, spans, written
+from storage.numbers import number_set, spans, tell_apart, written
 from storage.tables import INT, REAL, TEXT
 from tasks.models.interventions import ARMS, PROTOCOLS, Displace
 
@@ -22,6 +21,9 @@ ABSOLUTE, RELATIVE = "absolute", "relative"
 INCLUDE, EXCLUDE = "include", "exclude"
 MIDDLE, ALL, EACH = "middle", "all", "each"
 _MOST_SEEDS = 1_000
+_LONG_NAME = 64
+_MOST_DELTA = 1e15
+"""Squares of what is moved by more would leave float32."""
 
 KEYS = {
     **{"protocol": TEXT, "arm": TEXT, "delta": REAL, "delta_kind": TEXT},
@@ -142,6 +144,12 @@ def label(layers: Sequence[int], n_layers: int) -> str:
     return ALL if len(layers) == n_layers else written(layers)
 
 
+def set_name(layers: Sequence[int]) -> str:
+    """A set of layers in the name of a file, another one for every set."""
+    words = written(layers)
+    return f"layers-{words if len(words) <= _LONG_NAME else hashlib.sha256(words.encode()).hexdigest()[:32]}"
+
+
 def once_each(values: Sequence[Any], where: str) -> None:
     """UsageError unless there are some, each once."""
     if not values or len(set(values)) < len(values):
@@ -150,12 +158,7 @@ def once_each(values: Sequence[Any], where: str) -> None:
 
 
 def _check_deltas(deltas: Sequence[float], where: str) -> None:
-    for delta in deltas:
-        if not 0 < delta < math.inf:
-            raise UsageError("δ above 0", got=str(delta), where=where)
-    if len({pack("f", delta) for delta in deltas}) < len(deltas):
-        got = ", ".join(map(repr, deltas))
-        raise UsageError("δ that differ in float32, as the tables hold them", got=got, where=where)
+    tell_apart(deltas, "δ", where, _MOST_DELTA)
 
 
 def _parsed(text: str, where: str) -> tuple[bool, tuple[int, ...] | str]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tasks.models.watching import Seen, Watch
-from tasks.stages.perturbation_grid import KEYS, Cell
+from tasks.stages.perturbation_grid import KEYS, Cell, set_name
 from tasks.stages.perturbation_survey import combine_survey, medians, survey
 from tasks.stages.replays import combine, finish, losses, pieces, replay_of
 
@@ -40,7 +40,7 @@ def per_shard(
         for documents in pieces(shard, len(together), replay_of(context).batch_tokens):
             distances = _Distances(documents, len(together), first, n_layers)
             watch = Watch(clean=_Clean(shard, documents).leaves)
-            name = f"layers-{first}-{layers[-1]}-{len(layers)}-{documents[0]}"
+            name = f"{set_name(layers)}-{documents[0]}"
             found = losses(
                 context, name, first + 1, conditions, documents, pairs, distances.arrays, watch=watch, see=distances.see
             )

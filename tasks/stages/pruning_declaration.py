@@ -8,6 +8,7 @@ from itertools import permutations
 from typing import TYPE_CHECKING
 
 from storage.errors import UnknownName, UsageError
+from storage.numbers import tell_apart
 from storage.tables import DOUBLE, INT, REAL, TEXT, table
 from tasks.registry import Stage
 from tasks.stages.multiscale_declaration import suits_an_ensemble
@@ -74,6 +75,7 @@ class PruningParameters:
         for retention in self.retentions:
             if not 0 < retention <= 1:
                 raise UsageError("retentions in (0, 1]", got=str(retention), where="pruning.retentions")
+        tell_apart(self.retentions, "retentions", "pruning.retentions")
         if not 1 <= self.seeds <= _MOST_SEEDS:
             raise UsageError(f"from 1 to {_MOST_SEEDS:,} seeds", got=str(self.seeds), where="pruning.seeds")
 

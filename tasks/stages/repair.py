@@ -18,7 +18,7 @@ from storage.errors import UsageError
 from storage.numbers import spans
 from tasks.models.interventions import Condition, Part, Restore
 from tasks.stages.perturbation_declaration import TARGETS
-from tasks.stages.perturbation_grid import KEYS, Cell, label
+from tasks.stages.perturbation_grid import KEYS, Cell, label, set_name
 from tasks.stages.perturbation_survey import combine_survey, medians, survey
 from tasks.stages.replays import clean_losses, combine, finish, replay_of
 
@@ -105,7 +105,7 @@ def _document(plan: _Plan, document: int, context: StageContext, pairs: float) -
             found[target] = losses(conditions).reshape(len(sets), len(plan.cells))
         return found
 
-    kept = context.once(f"layers-{plan.layers[0]}-{plan.layers[-1]}-{len(plan.layers)}-{document}", compute)
+    kept = context.once(f"{set_name(plan.layers)}-{document}", compute)
     if left := plan.n_runs - done:  # of an earlier try
         context.advance(pairs * left, True)
     return kept

@@ -153,6 +153,17 @@ def test_a_capture_can_be_chosen(runs: LocalFolder) -> None:
         ("convexity", {"layer": "two"}, UsageError, "a whole number for layer, got 'two', in query convexity"),
         ("convexity", {"layer": True}, UsageError, "a whole number for layer"),
         ("factor_shares", {"per_layer": "maybe"}, UsageError, "true or false for per_layer"),
+        ("pruning_curve", {"resamples": -1}, UsageError, "a whole number of at least 0 for resamples, got -1"),
+        ("pruning_curve", {"resamples": "null"}, UsageError, "a value for resamples, got null"),
+        ("critical_heads", {"every_head": None}, UsageError, "a value for every_head, got null"),
+        (
+            "dissociation",
+            {"pair_noise": "shraed"},
+            UnknownName,
+            "'shraed', in query dissociation. Did you mean",
+        ),
+        ("rank_by_class", {"rule": "plurallity"}, UnknownName, "Did you mean 'plurality'"),
+        ("repair_recovery", {"target": "norm"}, UnknownName, "'norm', in query repair_recovery"),
     ],
 )
 def test_wrong_names_and_values_are_said(
@@ -160,6 +171,21 @@ def test_wrong_names_and_values_are_said(
 ) -> None:
     with pytest.raises(error, match=re.escape(message)):
         query(warehouse, name, params)
+
+
+def test_the_words_of_a_parameter_are_those_that_its_meaning_names() -> None:
+    words = {(q.name, p.name): p.words for q in list_queries() for p in q.parameters if p.words}
+    assert words["dissociation", "pair_noise"] == ("shared", "independent", "published")
+    assert words["rank_by_class", "rule"] == ("plurality", "majority", "final_query")
+    assert {name for _, name in words} == {
+        "pair_noise",
+        "rule",
+        "scope",
+        "direction",
+        "protocol",
+        "target",
+        "first_token",
+    }
 
 
 def test_text_stands_for_a_value_and_for_null(warehouse: duckdb.DuckDBPyConnection) -> None:
