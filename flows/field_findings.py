@@ -18,12 +18,22 @@ def scalogram_lines(connection: DuckDBPyConnection, capture: str) -> Iterator[st
     """Energy at fine and coarse scales of the first and the last layer, beside the document-shuffled ensemble."""
     rows = query(connection, "scale_by_layer", {"capture": capture}).to_pylist()
     for row in rows[:1] + rows[1:][-1:]:
+        fine, coarse = _energy(row, "fine", "at scales up to 7"), _energy(row, "coarse", "from 20")
+        told = " and ".join(filter(None, (fine, coarse)))
+        missing = "" if coarse else "; no scale of 20 or more in this window (they end at a quarter of its length)"
+        missing += "" if fine else "; no scale up to 7 was asked for"
         yield (
-            f"Layer {row['layer']}: {row['fine_share']:.0%} of the energy along the lag at scales up to 7 and "
-            f"{row['coarse_share']:.0%} from 20 (documents shuffled {row['fine_share_shuffled']:.0%} and "
-            f"{row['coarse_share_shuffled']:.0%}, uniform rows {row['fine_share_uniform']:.0%} and "
-            f"{row['coarse_share_uniform']:.0%}); {row['mass_from_20']:.0%} of the attention goes 20 or more back."
+            f"Layer {row['layer']}, energy along the lag: {told or 'at middle scales alone'}{missing}; "
+            f"{row['mass_from_20']:.0%} of the attention goes 20 or more back."
         )
+
+
+def _energy(row: dict[str, Any], name: str, where: str) -> str:
+    """A share of the energy beside that of both null fields; nothing where no scale was taken there."""
+    if row[f"{name}_share"] is None:
+        return ""
+    shuffled, uniform = row[f"{name}_share_shuffled"], row[f"{name}_share_uniform"]
+    return f"{row[f'{name}_share']:.0%} {where} (documents shuffled {shuffled:.0%}, uniform rows {uniform:.0%})"
 
 
 def pod_lines(connection: DuckDBPyConnection, capture: str) -> Iterator[str]:
