@@ -162,3 +162,33 @@ def test_a_rank_apart_from_both_nulls_is_told(runs: LocalFolder) -> None:
     MadeUp(runs, "alpha", changes={"pod_summary": low}).republish()
     (line,) = pod_lines(connect(runs, tables()), "alpha")
     assert line.endswith(": 1 of at most 3, of noise of the same size 3; apart from both nulls in every layer.")
+
+
+def test_two_draws_tell_nothing(runs: LocalFolder) -> None:
+    def two(columns: Columns) -> None:
+        kept = columns["draw"] < 2
+        columns.update({name: values[kept] for name, values in columns.items()})
+
+    MadeUp(runs, "alpha", changes={"pod_summary": two}).republish()
+    connection = connect(runs, tables())
+    found = rows(connection, "effective_rank")
+    assert {row["n_draws"] for row in found} == {2}
+    for name in ("z_lag_shuffle", "z_gaussian", "z_beta_lag_shuffle", "z_beta_gaussian"):
+        assert {row[name] for row in found} == {None}
+    (line,) = pod_lines(connection, "alpha")
+    assert "; too few draws (2) to tell whether they are apart" in line and "null" not in line
+
+
+@pytest.mark.parametrize(("grown", "told"), [(20, "in layers 0–1 the number of documents decides (from"), (17, "")])
+def test_a_rank_that_grows_with_the_documents_is_told(runs: LocalFolder, grown: int, told: str) -> None:
+    """Though it is not near its most."""
+
+    def growing(columns: Columns) -> None:
+        columns["n_snapshots"] = np.where(columns["n_snapshots"] == SIZES[-1], 4, 2)
+        observed = (columns["field"] == "observed") & (columns["n_snapshots"] == 4)
+        columns["h_star"] = np.where(observed, grown, 10)
+        columns["saturated"] = np.zeros(len(observed), bool)
+
+    MadeUp(runs, "alpha", changes={"pod_summary": growing}).republish()
+    (line,) = pod_lines(connect(runs, tables()), "alpha")
+    assert line.endswith(f"; {told} half of them to all H* grows 2.0 times)." if told else "in every layer.")
