@@ -101,7 +101,7 @@ def train(
 def _seconds(result: Any) -> str:
     """Training and measuring apart, over all tries, and where this one went on."""
     measuring = result.measuring_seconds
-    again = f", this time from step {result.resumed_at:,}" if result.resumed_at else ""
+    again = f" (this time from step {result.resumed_at:,})" if result.resumed_at else ""
     return f"trained in {result.seconds - measuring:,.0f} s{again} and measured in {measuring:,.0f} s"
 
 
