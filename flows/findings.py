@@ -136,12 +136,15 @@ def _arms(of_arms: dict[str, dict[str, Any]]) -> str:
     apart = of_arms.get("magnitude", {})
     if apart.get("angle_less_magnitude_lo") is None:
         return told
-    low, high = apart["angle_less_magnitude_lo"], apart["angle_less_magnitude_hi"]
-    return f"{told} ({apart['angle_less_magnitude']:+.0%} apart, 95 % interval {low:+.0%} to {high:+.0%})"
+    less, low, high = (100 * apart[f"angle_less_magnitude{end}"] for end in ("", "_lo", "_hi"))
+    return f"{told} (angle less magnitude {less:+.0f} points, 95 % interval {low:+.0f} to {high:+.0f})"
 
 
 def probes_lines(connection: DuckDBPyConnection, capture: str) -> Iterator[str]:
-    """What is read off best, and at which layer, from a hidden state's direction and from its magnitude."""
+    """What is read off best, and at which layer, from a hidden state's direction and from its magnitude.
+
+    The layer with the best test score: of several layers that are alike one is the best by chance.
+    """
     rows = [r for r in query(connection, "probe_scores", {"capture": capture}).to_pylist() if r["score"] is not None]
     for target, name in (("pos", "Parts of speech"), ("depth", "Depths in the tree")):
         best = {}
@@ -152,7 +155,8 @@ def probes_lines(connection: DuckDBPyConnection, capture: str) -> Iterator[str]:
         if best:
             told = "; ".join(f"from the {feature} {_probed(row)}" for feature, row in best.items())
             base = next(iter(best.values()))
-            yield f"{name}: {told}; always the same answer {_figure(base, 'score_majority')}."
+            chosen = "layers chosen by these same test scores, so the best of many is a little high"
+            yield f"{name}: {told}; always the same answer {_figure(base, 'score_majority')} ({chosen})."
 
 
 def _probed(row: dict[str, Any]) -> str:

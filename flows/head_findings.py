@@ -12,6 +12,7 @@ from storage.warehouse import query
 
 _RULE, _RANKING, _DISTANCE = "plurality", "contribution", "euclidean"
 _SINKS = {"included": "the first token among them", "excluded": "without the first token"}
+_CLASSES = {"retriever": "its own token", "mixer": "the first token", "reset": "others"}
 _HALF = 0.5
 _NAMED = 3
 
@@ -45,7 +46,7 @@ def taxonomy_lines(connection: DuckDBPyConnection, capture: str) -> Iterator[str
     rows = query(connection, "head_classes", {"capture": capture}).to_pylist()
     shares = {row["class"]: row["share"] for row in rows if row["rule"] == _RULE}
     if shares:
-        told = ", ".join(f"{name.capitalize()} {share:.0%}" for name, share in shares.items())
+        told = ", ".join(f"{name.capitalize()} ({_CLASSES[name]}) {share:.0%}" for name, share in shares.items())
         yield f"Heads by where their heaviest contribution stands (plurality): {told}."
 
 
@@ -57,8 +58,17 @@ def head_ablation_lines(connection: DuckDBPyConnection, capture: str) -> Iterato
         critical = sum(row["critical"] for row in rows)
         yield (
             f"Zeroing one head costs most in {', '.join(map(_head, worst))} nats a token; {critical} of {len(rows)} "
-            "heads stand out in their class (published: one alone in Gemma-7B)."
+            f"heads stand out {_among({row['class'] for row in rows})} (published: one alone in Gemma-7B)."
         )
+
+
+def _among(classes: set[str | None]) -> str:
+    """Whom a head is compared with: its class says nothing more than all heads where it is the only one."""
+    if classes == {None}:
+        return "among all heads, without their classes, which the stage taxonomy gives"
+    if len(classes) == 1:
+        return f"in their class, which is all heads: each is a {str(*classes).capitalize()}"
+    return "in their class"
 
 
 def _head(row: dict[str, Any]) -> str:
@@ -77,6 +87,19 @@ def pruning_lines(connection: DuckDBPyConnection, capture: str) -> Iterator[str]
         told.append(f"most by {there[-1]['strategy']}, {there[-1]['nll_change']:+.3f}")
     told += [f"random heads {row['nll_change']:+.3f}" for row in there[1:-1] if row["strategy"] == "random"]
     yield f"With {retention:.0%} of the heads kept, pruning costs {'; '.join(told)}."
+    alone = _only_class(connection, capture)
+    if alone and any(row["strategy"].startswith("taxonomy") for row in there):
+        yield (
+            f"All heads are {alone.capitalize()}s, so taxonomy orders them by output norm alone. Norms grow with depth "
+            "in many models: such an order takes the early layers' heads first, where random ones are spread over "
+            "layers, and beside them it tells of that too."
+        )
+
+
+def _only_class(connection: DuckDBPyConnection, capture: str) -> str | None:
+    """The class of all heads, if there is one."""
+    rows = query(connection, "head_classes", {"capture": capture}).to_pylist()
+    return next((row["class"] for row in rows if row["rule"] == _RULE and row["share"] == 1), None)
 
 
 def _defined(row: dict[str, Any]) -> bool:

@@ -12,56 +12,85 @@ from storage.warehouse import query
 
 _CONDITION = ("protocol", "first_token", "layers", "delta_kind")
 _REPAIRED = (*_CONDITION, "delta", "arm")
-_ABSOLUTE = "absolute"
+_ABSOLUTE, _MOVED, _SAME_VECTOR = "absolute", "include", "published"
+_DAMAGE = 0.01
+"""Nats a token below which damage is too small to be divided by."""
+_MOST_TOLD = 3
+"""Protocols and sets of layers that are told."""
 
 
 def perturbation_lines(connection: DuckDBPyConnection, capture: str) -> Iterator[str]:
-    """What turning and lengthening do to the loss at each δ, by protocol, with the first token moved and left alone."""
+    """What lengthening and turning do to the loss by protocol, at the least and the largest δ that tell something."""
     rows = query(connection, "dissociation", {"capture": capture}).to_pylist()
     several = {row["layers"] for row in rows if not row["layers"].isdecimal()}
-    told = [row for row in rows if not several or row["layers"] in several]  # each layer alone is for queries to tell
-    for condition, group in groupby(told, key=lambda row: tuple(row[name] for name in _CONDITION)):
-        both = [r for r in group if r["nll_change_angle"] is not None and r["nll_change_magnitude"] is not None]
-        if both:
-            steps = "; ".join(_step(row) for row in both)
-            yield f"{_where(dict(zip(_CONDITION, condition, strict=True)))}: {steps} nats a token."
+    rows = [row for row in rows if row["nll_change_angle"] is not None and row["nll_change_magnitude"] is not None]
+    rows = [row for row in rows if not several or row["layers"] in several]  # each layer alone is for queries to tell
+    ways = sorted({(row["layers"], row["protocol"]) for row in rows}, key=lambda way: (way[0] != "all", way))
+    for layers, protocol in ways[:_MOST_TOLD]:
+        yield _way([row for row in rows if (row["layers"], row["protocol"]) == (layers, protocol)])
+    if len(ways) > _MOST_TOLD:
+        yield f"{len(ways) - _MOST_TOLD} more ways of moving are in the query dissociation."
 
 
-def _where(condition: dict[str, Any]) -> str:
-    first = "moved too" if condition["first_token"] == "include" else "left alone"
-    of_norm = "" if condition["delta_kind"] == _ABSOLUTE else " as a share of the median norm"
-    return (
-        f"Turned against lengthened by δ{of_norm} ({condition['protocol']}, layers {condition['layers']}, "
-        f"first token {first})"
-    )
+def _way(rows: list[dict[str, Any]]) -> str:
+    """One protocol in one set of layers: some δ, then what the first token and the shared vector have to do with it."""
+    absolute = [row for row in rows if row["delta_kind"] == _ABSOLUTE] or rows
+    moved = [row for row in absolute if row["first_token"] == _MOVED]
+    told = _telling(moved or absolute)
+    of, first = told[-1], "" if moved else ", first token left alone"
+    share = "" if of["delta_kind"] == _ABSOLUTE else " as a share of the median norm"
+    line = f"Moved by δ{share} ({of['protocol']}, layers {of['layers']}{first}): {'; '.join(map(_step, told))}"
+    alone = [row for row in absolute if moved and row["first_token"] != _MOVED and row["delta"] == of["delta"]]
+    if alone and of["ratio"] is not None and alone[0]["ratio"] is not None:
+        line += f"; the first token left alone, at δ {of['delta']:.4g} {alone[0]['ratio']:.3g} times"
+    if of["protocol"] == _SAME_VECTOR and not of["layers"].isdecimal():
+        line += "; angle's vector is the same in all layers, so that its steps add up"
+    return f"{line}."
+
+
+def _telling(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The least and the largest δ that move all tokens and do damage, of those with a published figure if there are."""
+    clear = [row for row in rows if not row["flagged_share"] and row["nll_change_magnitude"] >= _DAMAGE] or rows
+    found = sorted([row for row in clear if row["ratio_published"] is not None] or clear, key=lambda row: row["delta"])
+    return found[:1] + found[1:][-1:]
 
 
 def _step(row: dict[str, Any]) -> str:
-    angle, magnitude = (
-        f"{row[f'nll_change_{arm}']:+.3f}{_interval(row, f'nll_change_{arm}')}" for arm in ("angle", "magnitude")
-    )
+    ratio = "no ratio, as lengthening does no damage"
+    if row["ratio"] is not None:
+        beside = [] if row["ratio_lo"] is None else [f"95 % interval {row['ratio_lo']:.3g} to {row['ratio_hi']:.3g}"]
+        if row["ratio_published"] is not None:
+            beside.append(f"published {row['ratio_published']:g} of {row['model_published']}")
+        ratio = f"{row['ratio']:.3g} times" + (f" ({'; '.join(beside)})" if beside else "")
     flagged = ", some of it on tokens too short to be moved" if row["flagged_share"] else ""
-    return f"δ {row['delta']:.4g} {angle} against {magnitude}{flagged}"
-
-
-def _interval(row: dict[str, Any], name: str) -> str:
-    low, high = row[f"{name}_lo"], row[f"{name}_hi"]
-    return "" if low is None else f" ({low:+.3f} to {high:+.3f})"
+    return (
+        f"δ {row['delta']:.4g} lengthened {row['nll_change_magnitude']:+.3f} and turned {row['nll_change_angle']:+.3f} "
+        f"nats a token, {ratio}{flagged}"
+    )
 
 
 def repair_lines(connection: DuckDBPyConnection, capture: str) -> Iterator[str]:
     """How much of each arm's damage goes by each target put back in all perturbed layers."""
     rows = query(connection, "repair_recovery", {"capture": capture}).to_pylist()
-    whole = [r for r in rows if r["repaired_layers"] == r["layers"] and r["recovery_percent"] is not None]
+    whole = [r for r in rows if r["repaired_layers"] == r["layers"] and r["nll_change"] is not None]
     whole.sort(key=lambda row: tuple(row[name] for name in _REPAIRED))
     for condition, group in groupby(whole, key=lambda row: tuple(row[name] for name in _REPAIRED)):
-        of = dict(zip(_REPAIRED, condition, strict=True))
-        told = ", ".join(f"{row['target'].replace('_', ' ')} {row['recovery_percent']:.0f} %" for row in group)
-        first = "" if of["first_token"] == "include" else ", first token left alone"
-        yield (
-            f"Of the damage of {of['arm']} (δ {of['delta']:.4g} {of['delta_kind']}, {of['protocol']}, layers "
-            f"{of['layers']}{first}) goes, with clean values put back in all of these layers: {told}."
+        of, targets = dict(zip(_REPAIRED, condition, strict=True)), list(group)
+        first = "" if of["first_token"] == _MOVED else ", first token left alone"
+        damage = (
+            f"the damage of {of['arm']} (δ {of['delta']:.4g} {of['delta_kind']}, {of['protocol']}, layers "
+            f"{of['layers']}{first})"
         )
+        if all(row["recovery_percent"] is None for row in targets):
+            small = targets[0]["nll_change"]
+            yield f"How much of {damage} goes is undefined: it is {small:+.4f} nats a token, below {_DAMAGE:g}."
+        else:
+            told = ", ".join(f"{row['target'].replace('_', ' ')} {_recovered(row)}" for row in targets)
+            yield f"Of {damage} goes, with clean values put back in all of these layers: {told}."
+
+
+def _recovered(row: dict[str, Any]) -> str:
+    return "undefined" if row["recovery_percent"] is None else f"{row['recovery_percent']:.0f} %"
 
 
 def propagation_lines(connection: DuckDBPyConnection, capture: str) -> Iterator[str]:

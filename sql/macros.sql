@@ -82,10 +82,13 @@ create or replace macro strategy_order() as
 -- deviation that are standard deviations of normal values. NULL where the deviation is 0.
 create or replace macro robust_z(x, median, deviation) as 0.6745 * (x - median) / nullif(deviation, 0);
 
--- How far a whole number x stands from the mean of draws, in standard deviations of the draws and of rounding both to
--- whole numbers (1/12 each in variance), so that draws which all agree do not make it infinite, and a difference of 1
--- never counts for more than 2.4. NULL with fewer than two draws.
-create or replace macro rank_z(x, mean, sd) as (x - mean) / sqrt(sd ** 2 + 1.0 / 6);
+-- How far x stands from the mean of draws, in their standard deviations. NULL with fewer than three draws, whose standard
+-- deviation says next to nothing, and where it is 0.
+create or replace macro draws_z(x, mean, sd, n_draws) as case when n_draws >= 3 then (x - mean) / nullif(sd, 0) end;
+
+-- The same of whole numbers, with what rounding both adds (1/12 each in variance), so that draws which all agree do not
+-- make it infinite, and a difference of 1 never counts for more than 2.4.
+create or replace macro rank_z(x, mean, sd, n_draws) as draws_z(x, mean, sqrt(sd ** 2 + 1.0 / 6), n_draws);
 
 -- How far the loss of one and the same computation may differ between batches, in nats a token. From `compute_dtype` of
 -- the table captures.

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from flows import options as o
 from flows.console import answering, output
-from flows.progress import work
 from flows.session import WITH_MODEL, in_prefect
-from tasks.progress import Progress, emit
-
-if TYPE_CHECKING:
-    from tasks.training.progress import TrainProgress
+from flows.train_told import TrainingTold
 
 _OWN = "[by variant]"
 
@@ -48,7 +44,10 @@ def train(
         float | None, typer.Option("--learning-rate", help="Of base and ega: AdamW's peak. [3e-4]")
     ] = None,
     warm_up_steps: Annotated[
-        int | None, typer.Option("--warm-up-steps", help="Of base and ega: steps in which the rate rises. [300]")
+        int | None,
+        typer.Option(
+            "--warm-up-steps", help="Of base and ega: steps in which the rate rises. [300, or a tenth of --steps]"
+        ),
     ] = None,
     dropout: Annotated[float | None, typer.Option("--dropout", help="Of base and ega: share dropped. [0.1]")] = None,
     precision: Annotated[
@@ -81,10 +80,9 @@ def train(
 
     def flow() -> Any:
         from flows.train_run import train_run
-        from tasks.training.progress import listening
         from tasks.training.settings import TrainSettings
 
-        with work("train", TrainSettings.of(variant, **chosen).steps, "steps"), listening(_steps()):
+        with TrainingTold(TrainSettings.of(variant, **chosen).steps, checkpoint_every).shown():
             return train_run(out, text, field=field, variant=variant, checkpoint_every=checkpoint_every, **chosen)
 
     def check() -> Sequence[str]:
@@ -94,25 +92,17 @@ def train(
         return WITH_MODEL
 
     result, told = in_prefect(flow, check), output()
-    done = "was trained before" if result.already_done else f"trained in {result.seconds:,.0f} s"
+    done = "was trained before" if result.already_done else _seconds(result)
     told.say(f"{result.parameters:,} parameters, {done}: {result.held_out_nats:.3f} nats per held-out character")
     told.say(f"theodolite run --model {shlex.quote(out)}{_corpus_again(text)}")
     told.add(run=out, train=asdict(result))
 
 
-def _steps() -> Callable[[TrainProgress], None]:
-    """Training's own progress, passed on as steps; the first tells how many an earlier try did."""
-    done: int | None = None
-
-    def tell(now: TrainProgress) -> None:
-        nonlocal done
-        if done is None:
-            done = now.step - 1
-            emit(Progress("train", done, "steps", restored=True))
-        emit(Progress("train", now.step - done, "steps"))
-        done = now.step
-
-    return tell
+def _seconds(result: Any) -> str:
+    """Training and measuring apart, over all tries, and where this one went on."""
+    measuring = result.measuring_seconds
+    again = f" (this time from step {result.resumed_at:,})" if result.resumed_at else ""
+    return f"trained in {result.seconds - measuring:,.0f} s{again} and measured in {measuring:,.0f} s"
 
 
 def _corpus_again(text: list[str] | None) -> str:

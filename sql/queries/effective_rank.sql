@@ -1,5 +1,5 @@
 -- grain: one row per (capture, layer, head, filter_scale, n_snapshots, epsilon)
--- How many modes hold all but ε of a layer's fluctuations, and how many would noise of the same size take? H*(ε) as the ensemble grows, beside two nulls with z-scores.
+-- How many modes hold all but ε of a layer's fluctuations, and how many would noise of the same size take? H*(ε) as the ensemble grows, beside two nulls with z-scores, NULL below three draws.
 -- Published (Zeris 2026) at N = 150, ε = 0.10: more than 150 in layers 1 and 2, about 91 in layers 3 to 6. H* cannot exceed N − 1: where it is saturated, or within a few z of a null, the number says nothing of the model.
 -- $capture varchar = null: a capture's id; null takes every capture
 -- $layer integer = null: a layer, counted from 0; null takes every layer
@@ -44,10 +44,10 @@ select
     n_draws,
     lag_shuffle_mean,
     lag_shuffle_sd,
-    rank_z(h_star, lag_shuffle_mean, lag_shuffle_sd) as z_lag_shuffle,
+    rank_z(h_star, lag_shuffle_mean, lag_shuffle_sd, n_draws) as z_lag_shuffle,
     gaussian_mean,
     gaussian_sd,
-    rank_z(h_star, gaussian_mean, gaussian_sd) as z_gaussian,
+    rank_z(h_star, gaussian_mean, gaussian_sd, n_draws) as z_gaussian,
     case
         when o.filter_scale is null and o.head is null and abs(o.epsilon - 0.1) < 1e-6 and n_layers = 6
             then case when o.layer < 2 then '> 150 at N = 150' else 'about 91 at N = 150' end
@@ -55,8 +55,8 @@ select
     beta,
     beta_r2,
     t_spec,
-    (beta - beta_lag_shuffle_mean) / nullif(beta_lag_shuffle_sd, 0) as z_beta_lag_shuffle,
-    (beta - beta_gaussian_mean) / nullif(beta_gaussian_sd, 0) as z_beta_gaussian
+    draws_z(beta, beta_lag_shuffle_mean, beta_lag_shuffle_sd, n_draws) as z_beta_lag_shuffle,
+    draws_z(beta, beta_gaussian_mean, beta_gaussian_sd, n_draws) as z_beta_gaussian
 from chosen o
 left join nulls n
     on n.capture = o.capture and n.layer = o.layer and n.head is not distinct from o.head

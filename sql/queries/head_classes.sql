@@ -1,5 +1,5 @@
 -- grain: one row per (capture, rule, class)
--- How many heads are Retrievers, Mixers and Resets? Counts and shares per model and corpus, with how clear the classes are.
+-- How many heads are Retrievers, Mixers and Resets? Counts and shares per model and corpus, with how clear the classes are. A head's class says where its heaviest contribution stands more often than elsewhere (plurality): a Retriever's at the query's own token, a Mixer's at the first token, a Reset's at any other.
 -- Published (Mudarisov et al. 2026): 5.8 to 17.2 % Retrievers; Mixers are most common in Gemma and LLaMA-3, Resets in Mistral and LLaMA-2.
 -- $capture varchar = null: a capture's id; null takes every capture
 -- $layer integer = null: a layer, counted from 0; null takes every layer

@@ -1,6 +1,6 @@
 -- grain: one row per (capture, task, protocol, arm, pair_noise, delta, delta_kind, layers, first_token)
 -- How often is the grammatical sentence of a minimal pair the likelier one, clean and perturbed? Accuracy by arm with its fall from the clean model, and how far apart the arms are, with 95 % intervals over pairs.
--- Published (Vardhan & Teja 2026, Pythia-410M, BLiMP): 89.5 % clean; magnitude and angle 69.1 and 87.9 % at δ 5, 56.0 and 77.1 at 10, 53.5 and 67.4 at 15.
+-- Published (Vardhan & Teja 2026, Pythia-410M, a LayerNorm model, BLiMP; absolute δ): 89.5 % clean; magnitude and angle 69.1 and 87.9 % at δ 5, 56.0 and 77.1 at 10, 53.5 and 67.4 at 15.
 -- $capture varchar = null: a capture's id; null takes every capture
 -- $task varchar = null: a task, such as regular_plural_subject_verb_agreement_1; null takes all tasks together, with `task` NULL
 -- $per_task boolean = false: one row per task; false takes all of them together
@@ -58,7 +58,7 @@ select
     accuracy,
     wilson_lo(accuracy, n_pairs) as accuracy_lo,
     wilson_hi(accuracy, n_pairs) as accuracy_hi,
-    case when c.delta_kind <> 'relative' then accuracy_published end as accuracy_published,
+    case when c.delta_kind <> 'relative' and norm = 'layernorm' then accuracy_published end as accuracy_published,
     accuracy_clean,
     accuracy_drop,
     accuracy_drop - half as accuracy_drop_lo,

@@ -1,6 +1,6 @@
 -- grain: one row per (capture, protocol, first_token, layers, delta_kind, delta, layer)
 -- Does a turned residual stream come to lie farther off than a lengthened one? Mean distance from the clean run at every layer from the first perturbed one on, by arm, its growth, and the ratio of the arms.
--- Published (Vardhan & Teja 2026, Pythia-410M, last layer): 123.8 (angle) and 38.9 (magnitude), 3.18 times.
+-- Published (Vardhan & Teja 2026, Pythia-410M, a LayerNorm model; absolute δ, last layer): 123.8 (angle) and 38.9 (magnitude), 3.18 times.
 -- $capture varchar = null: a capture's id; null takes every capture
 -- $layers varchar = null: the layers moved together, such as 10-19; null takes every set
 -- $resamples integer = 2000: bootstrap resamples of documents behind the intervals; 0 leaves the intervals out
@@ -84,11 +84,11 @@ select
     nan_to_null(growth_magnitude) as growth_magnitude,
     nan_to_null(growth_angle) as growth_angle,
     nan_to_null(ratio) as ratio,
-    nan_to_null(ratio_lo) as ratio_lo,
-    nan_to_null(ratio_hi) as ratio_hi,
+    case when nan_to_null(ratio) is not null then nan_to_null(ratio_lo) end as ratio_lo,
+    case when nan_to_null(ratio) is not null then nan_to_null(ratio_hi) end as ratio_hi,
     nan_to_null(first_magnitude) as distance_first_token_magnitude,
     nan_to_null(first_angle) as distance_first_token_angle,
-    case when layer = n_layers - 1 then 3.18::double end as ratio_published
+    case when layer = n_layers - 1 and delta_kind = 'absolute' and norm = 'layernorm' then 3.18::double end as ratio_published
 from grown
 join points using (capture, protocol, first_token, layers, delta_kind, delta, layer)
 join captures using (capture)

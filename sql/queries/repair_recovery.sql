@@ -1,6 +1,6 @@
 -- grain: one row per (capture, protocol, first_token, layers, delta_kind, delta, target, repaired_layers, arm)
 -- Through what does a perturbation do its damage? The share of it that goes, in percent, when the clean values of a part of some layers are put back; NULL where the damage is below 0.01 nats a token.
--- Published (Vardhan & Teja 2026, Pythia-410M, all perturbed layers): attention output 28.4 % (angle) and 15.2 % (magnitude), norm output 13.7 % and 29.9 %.
+-- Published (Vardhan & Teja 2026, Pythia-410M, a LayerNorm model; absolute δ, all perturbed layers): attention output 28.4 % (angle) and 15.2 % (magnitude), norm output 13.7 % and 29.9 %.
 -- $capture varchar = null: a capture's id; null takes every capture
 -- $target varchar = null: attention_output, attention_weights, norm_output or mlp_output; null takes all
 -- $layers varchar = null: the layers moved together, such as 10-19; null takes every set
@@ -75,10 +75,12 @@ select
     nan_to_null(damage) as nll_change,
     n_docs_damaged,
     nan_to_null(recovery) as recovery_percent,
-    nan_to_null(recovery_lo) as recovery_percent_lo,
-    nan_to_null(recovery_hi) as recovery_percent_hi,
+    case when nan_to_null(recovery) is not null then nan_to_null(recovery_lo) end as recovery_percent_lo,
+    case when nan_to_null(recovery) is not null then nan_to_null(recovery_hi) end as recovery_percent_hi,
     recovery_docs_median as recovery_percent_docs_median,
-    case when repaired_layers = layers then recovery_published::double end as recovery_percent_published
+    case
+        when repaired_layers = layers and delta_kind = 'absolute' and norm = 'layernorm' then recovery_published::double
+    end as recovery_percent_published
 from summed_up
 join points using (capture, protocol, first_token, layers, delta_kind, delta, target, repaired_layers, arm)
 join captures using (capture)

@@ -4,11 +4,12 @@
 -- $capture varchar = null: a capture's id; null takes every capture
 -- $per_head boolean = false: single heads too, where they were asked for; false takes the mean of all heads alone
 with energies as (
+    -- NULL, and not 0, where no scale was taken in a range: they end at a quarter of the window unless told otherwise.
     select
         capture, layer, head, field,
-        coalesce(sum(energy_share::double) filter (where scale <= 7), 0) as fine,
-        coalesce(sum(energy_share::double) filter (where scale > 7 and scale < 20), 0) as middle,
-        coalesce(sum(energy_share::double) filter (where scale >= 20), 0) as coarse,
+        sum(energy_share::double) filter (where scale <= 7) as fine,
+        sum(energy_share::double) filter (where scale > 7 and scale < 20) as middle,
+        sum(energy_share::double) filter (where scale >= 20) as coarse,
         list(round(scale::double, 2) order by scale) filter (where dominant) as dominant_scales
     from scalogram
     where protocol = 'exact' and ($capture::varchar is null or capture = $capture) and ($per_head or head is null)

@@ -14,13 +14,13 @@ from storage.errors import UsageError
 from tasks.training.export import export, halved
 from tasks.training.folder import Checkpoint, TrainingFolder
 from tasks.training.optimiser import Optimiser
-from tasks.training.progress import Listener, TrainProgress
+from tasks.training.progress import Listener, MeasureListener, MeasureProgress, TrainProgress
 from tasks.training.settings import TrainSettings
 from tasks.training.text import TrainingText, batch_of, held_out_windows, training_text
 from tasks.training.variants import computing, load_weights, new_model, weights_of
 
 MEASURE_EVERY = 100
-"""Steps between two looks at the held-out text."""
+"""Steps between two looks at the held-out text; the first step and the last are followed by one too."""
 MEASURED_WINDOWS = 24
 """Windows of such a look; the last one takes the whole held-out text."""
 
@@ -40,6 +40,8 @@ class TrainResult:
     resumed_at: int | None
     """The step at which this call went on; None if it began at 0 or had nothing to do."""
     already_done: bool
+    measuring_seconds: float | None = None
+    """Of them, what measuring the whole held-out part took; None in a folder that an earlier version trained."""
 
 
 def train(
@@ -49,6 +51,7 @@ def train(
     *,
     checkpoint_every: int = 100,
     progress: Listener | None = None,
+    measuring: MeasureListener | None = None,
     on_wait: Callable[[], None] | None = None,
 ) -> TrainResult:
     """Train a character model on the documents into the folder `out`, or go on with what lies there.
@@ -72,7 +75,7 @@ def train(
         run = _Run(text, folder, settings)
         resumed_at = run.resume()
         run.advance(checkpoint_every, progress)
-        return TrainResult(out, **run.finish(), resumed_at=resumed_at, already_done=False)
+        return TrainResult(out, **run.finish(measuring), resumed_at=resumed_at, already_done=False)
 
 
 class _Run:
@@ -114,10 +117,11 @@ class _Run:
         while self.state.step < self.settings.steps:
             loss = self._step(self.state.step)
             self.state.step += 1
-            if self.state.step % MEASURE_EVERY == 0:
+            last = self.state.step == self.settings.steps
+            if self.state.step % MEASURE_EVERY == 0 or self.state.step == 1 or last:
                 held_out = self.measure(MEASURED_WINDOWS)
                 self.state.losses.append({"step": self.state.step, "train": round(loss, 4), "held_out": held_out})
-            if self.state.step % checkpoint_every == 0:
+            if self.state.step % checkpoint_every == 0 or last:  # measuring may be interrupted too
                 self._save()
             if progress is not None:
                 rate = (self.state.step - first) / (time.perf_counter() - started)
@@ -140,28 +144,35 @@ class _Run:
         logits = self.model(ids[:, :-1], use_cache=False).logits  # (B, T, V)
         return torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), ids[:, 1:].flatten())
 
-    def measure(self, most: int | None) -> float:
+    def measure(self, most: int | None, tell: MeasureListener | None = None) -> float:
         """Mean nats per character over held-out windows."""
         import torch
 
         windows = held_out_windows(self.text, self.settings, most)
+        told = tell or (lambda _now: None)
+        told(MeasureProgress(0, len(windows)))
         self.model.eval()
+        sums = []
         with torch.no_grad():
-            sums = [self._loss(w[None]).item() * (len(w) - 1) for w in windows]
+            for window in windows:
+                sums.append(self._loss(window[None]).item() * (len(window) - 1))
+                told(MeasureProgress(len(sums), len(windows)))
         self.model.train()
         return round(sum(sums) / sum(len(w) - 1 for w in windows), 4)
 
-    def finish(self) -> dict[str, Any]:
+    def finish(self, measuring: MeasureListener | None) -> dict[str, Any]:
         """Write the model and its log; what is measured is what is shipped."""
         import torch
 
         weight_bytes = export(self.folder, self.model, self.text.vocabulary, self.settings)
         load_weights(self.model, {k: t.float() for k, t in halved(self.model).items()})
+        measured_from = time.perf_counter()
         result = {
-            "held_out_nats": self.measure(None),
+            "held_out_nats": self.measure(None, measuring),
             "steps": self.settings.steps,
             "parameters": sum(p.numel() for p in self.model.parameters()),
             "weight_bytes": weight_bytes,
+            "measuring_seconds": round(time.perf_counter() - measured_from, 1),
             "seconds": round(time.perf_counter() - self.begun, 1),
         }
         text = {"characters_trained_on": len(self.text.train), "characters_held_out": len(self.text.held_out)}

@@ -21,21 +21,30 @@ class TrainProgress:
     seconds_left: float
 
 
-Listener = Callable[[TrainProgress], None]
+@dataclass(frozen=True)
+class MeasureProgress:
+    """How much of the whole held-out text is measured, after the last step: told before the first window too."""
 
-_listener: ContextVar[Listener | None] = ContextVar("training_listener", default=None)
+    windows: int
+    of: int
+
+
+Listener = Callable[[TrainProgress], None]
+MeasureListener = Callable[[MeasureProgress], None]
+
+_listeners: ContextVar[tuple[Listener, MeasureListener | None] | None] = ContextVar("training_listeners", default=None)
 
 
 @contextmanager
-def listening(listener: Listener) -> Iterator[None]:
-    """Whoever trains inside this context in this process tells the listener."""
-    token = _listener.set(listener)
+def listening(listener: Listener, measuring: MeasureListener | None = None) -> Iterator[None]:
+    """Whoever trains inside this context in this process tells the listeners."""
+    token = _listeners.set((listener, measuring))
     try:
         yield
     finally:
-        _listener.reset(token)
+        _listeners.reset(token)
 
 
-def listener() -> Listener | None:
+def listeners() -> tuple[Listener, MeasureListener | None] | None:
     """Who listens now."""
-    return _listener.get()
+    return _listeners.get()

@@ -55,7 +55,7 @@ class TrainSettings:
     weight_decay: float = 0.1
     """Of the reference models' matrices and embeddings."""
     warm_up_steps: int = 300
-    """Steps in which the reference models' rate rises from 0."""
+    """Steps in which the reference models' rate rises from 0; `of` takes at most a tenth of the steps by default."""
     dropout: float = 0.1
     """Of the reference models: embeddings, attention weights, and what attention and MLP give."""
     precision: str = "float32"
@@ -71,6 +71,9 @@ class TrainSettings:
             raise UsageError("a variant to train", got=f"'{variant}'", where="training settings", remedy=remedy)
         chosen = {name: value for name, value in given.items() if value is not None}
         defaults = {} if variant == SAMPLE else {"steps": 5000, "batch": 64, "seed": 42, "width": 256}
+        if variant != SAMPLE:
+            steps = chosen.get("steps", defaults["steps"])
+            defaults["warm_up_steps"] = min(cls.warm_up_steps, steps // 10)
         settings = cls(**{**defaults, **chosen, "variant": variant})
         for name in sorted(chosen.keys() - settings.describe().keys()):
             raise UsageError(f"an option of the variant '{variant}'", got=name, where="training settings")

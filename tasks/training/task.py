@@ -9,7 +9,7 @@ from prefect.cache_policies import NO_CACHE
 
 from tasks.corpora.readers import read_texts
 from tasks.training.loop import TrainResult, train
-from tasks.training.progress import Listener, TrainProgress, listener
+from tasks.training.progress import Listener, MeasureListener, MeasureProgress, TrainProgress, listeners
 from tasks.training.settings import TrainSettings
 
 SECONDS_BETWEEN_LINES = 30.0
@@ -25,18 +25,24 @@ def train_model(
     Raises: as `tasks.training.loop.train`, and CorpusError for text that cannot be read.
     """
     documents = (t.text for t in read_texts(text, field))
-    return train(documents, out, settings, checkpoint_every=checkpoint_every, progress=listener() or _log_lines())
+    progress, measuring = listeners() or _log_lines()
+    return train(documents, out, settings, checkpoint_every=checkpoint_every, progress=progress, measuring=measuring)
 
 
-def _log_lines() -> Listener:
+def _log_lines() -> tuple[Listener, MeasureListener]:
     logger = get_run_logger()
     told = time.perf_counter()
 
-    def tell(now: TrainProgress) -> None:
+    def due() -> bool:
         nonlocal told
         if time.perf_counter() - told < SECONDS_BETWEEN_LINES:
-            return
+            return False
         told = time.perf_counter()
+        return True
+
+    def tell(now: TrainProgress) -> None:
+        if not due():
+            return
         logger.info(
             "step %d of %d, %.3f nats per character, %.0f characters/s, %.0f s left",
             now.step,
@@ -46,4 +52,8 @@ def _log_lines() -> Listener:
             now.seconds_left,
         )
 
-    return tell
+    def tell_measured(now: MeasureProgress) -> None:
+        if due():
+            logger.info("measuring the held-out text: %d of %d windows", now.windows, now.of)
+
+    return tell, tell_measured

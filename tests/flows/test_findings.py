@@ -99,7 +99,7 @@ def test_classes_and_accuracies_are_shares(answers: dict[str, list[dict[str, Any
         {"rule": "majority", "class": "mixer", "share": 1.0},
     ]
     (line,) = taxonomy_lines(CONNECTION, "a")
-    assert line.endswith("Retriever 25%, Mixer 75%.")
+    assert line.endswith("Retriever (its own token) 25%, Mixer (the first token) 75%.")
     clean = {"task": "boolq", "accuracy": 0.7, "accuracy_lo": 0.5, "accuracy_hi": 0.8, "n_items": 20, "chance": 0.5}
     masked = {"accuracy_change": -0.2, "direction": "sufficiency", "rate": 0.3, "score": "raw"}
     answers["choice_accuracy"] = [{**clean, "majority_share": 0.6}, {**clean, **masked, "accuracy": 0.5}]
@@ -125,11 +125,22 @@ def test_selected_keys_are_set_beside_random_ones(answers: dict[str, list[dict[s
 def test_the_heads_that_cost_most_are_named(answers: dict[str, list[dict[str, Any]]]) -> None:
     changes = [(3, 1, 0.5, True), (0, 2, 0.25, True), (1, 0, 0.0, False), (2, 2, -0.1, False), (2, 3, None, False)]
     answers["critical_heads"] = [
-        {"layer": layer, "head": head, "nll_change": change, "critical": critical}
+        {
+            "layer": layer,
+            "head": head,
+            "nll_change": change,
+            "critical": critical,
+            "class": ("mixer", "reset")[head % 2],
+        }
         for layer, head, change, critical in changes
     ]
     (line,) = head_ablation_lines(CONNECTION, "a")
+    assert "heads stand out in their class (published" in line
     assert "layer 3 head 1, +0.500, layer 0 head 2, +0.250, layer 1 head 0, +0.000 nats a token; 2 of 5 heads" in line
+    for only, told in (("reset", "in their class, which is all heads: each is a Reset ("), (None, "among all heads, ")):
+        answers["critical_heads"] = [{**row, "class": only} for row in answers["critical_heads"]]
+        (line,) = head_ablation_lines(CONNECTION, "a")
+        assert f"heads stand out {told}" in line
 
 
 def test_pruning_is_told_at_half_of_the_heads(answers: dict[str, list[dict[str, Any]]]) -> None:
@@ -138,11 +149,26 @@ def test_pruning_is_told_at_half_of_the_heads(answers: dict[str, list[dict[str, 
         {"strategy": strategy, "retention": retention, "nll_change": cost}
         for (strategy, retention), cost in costs.items()
     ]
+    answers["head_classes"] = [{"rule": "plurality", "class": "reset", "share": 1.0}]
     (line,) = pruning_lines(CONNECTION, "a")
     assert line.startswith("With 50% of the heads kept")
     assert line.endswith("least by f_score, +0.100 nats a token; most by entropy_low, +2.000; random heads +0.600.")
     answers["pruning_curve"] = []
     assert list(pruning_lines(CONNECTION, "a")) == []
+
+
+def test_an_order_by_classes_where_there_is_one_class_is_named(answers: dict[str, list[dict[str, Any]]]) -> None:
+    costs = {"taxonomy": 0.1, "random": 0.6}
+    answers["pruning_curve"] = [{"strategy": s, "retention": 0.5, "nll_change": cost} for s, cost in costs.items()]
+    answers["head_classes"] = [
+        {"rule": "majority", "class": "mixer", "share": 1.0},
+        {"rule": "plurality", "class": "mixer", "share": 0.0},
+        {"rule": "plurality", "class": "reset", "share": 1.0},
+    ]
+    _, line = pruning_lines(CONNECTION, "a")
+    assert line.startswith("All heads are Resets, so taxonomy orders them by output norm alone. Norms grow")
+    answers["head_classes"][2]["share"] = 0.9
+    assert len(list(pruning_lines(CONNECTION, "a"))) == 1
 
 
 def test_pairs_are_told_clean_and_by_arm(answers: dict[str, list[dict[str, Any]]]) -> None:
@@ -161,7 +187,7 @@ def test_pairs_are_told_clean_and_by_arm(answers: dict[str, list[dict[str, Any]]
         "nothing predicts."
     )
     assert "layers 10-19 by absolute δ (exact, shared noise, first token left alone), magnitude / angle:" in second
-    assert second.endswith("δ 5 60% / 80% (+20% apart, 95 % interval +10% to +30%).")
+    assert second.endswith("δ 5 60% / 80% (angle less magnitude +20 points, 95 % interval +10 to +30).")
     others = [{**moved, "arm": "angle", "accuracy": 0.8, **dict.fromkeys(apart), "layers": str(n)} for n in range(6)]
     answers["pair_accuracy"] = others
     lines = list(minimal_pairs_lines(CONNECTION, "a"))
@@ -191,9 +217,11 @@ def test_probes_are_told_at_their_best_layer(answers: dict[str, list[dict[str, A
     pos, depth = probes_lines(CONNECTION, "a")
     assert pos == (
         "Parts of speech: from the direction 75.0% at layer 1 (95 % interval 70.0% to 80.0%; published 81.6%); always "
-        "the same answer 20.0%."
+        "the same answer 20.0% (layers chosen by these same test scores, so the best of many is a little high)."
     )
-    assert depth == "Depths in the tree: from the direction R² 0.40 at layer 1; always the same answer R² -0.01."
+    assert depth.startswith(
+        "Depths in the tree: from the direction R² 0.40 at layer 1; always the same answer R² -0.01 ("
+    )
 
 
 def test_what_a_stage_left_out_is_told() -> None:

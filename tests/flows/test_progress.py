@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from flows.commands.training import _steps
 from flows.progress import Bars, Lines, display_for, pace, shown_by, waiting, work
+from flows.train_told import TrainingTold
 from storage.filesystem import open_runs
 from storage.layout import Layout
 from tasks.progress import Progress, emit, listening, waits
 from tasks.shard import Work, publish_once
-from tasks.training.progress import TrainProgress
+from tasks.training.progress import MeasureProgress, TrainProgress
 
 
 @pytest.mark.parametrize(
@@ -63,12 +63,44 @@ def test_what_an_earlier_try_did_counts_as_done_and_not_as_speed() -> None:
 @pytest.mark.parametrize("first", [1, 51])
 def test_training_that_goes_on_tells_what_was_done_before(first: int) -> None:
     told: list[Progress] = []
-    tell = _steps()
+    tell = TrainingTold(100, 10).step
     with listening(told.append):
         for step in (first, first + 1):
             tell(TrainProgress(step, 100, 2.0, 1e3, 10.0))
     assert sum(p.step for p in told) == first + 1
     assert sum(p.step for p in told if not p.restored) == 2
+    assert [p.note for p in told if p.note] == (["goes on from step 50 of 100"] if first > 1 else [])
+
+
+@pytest.mark.parametrize(
+    ("last", "note"),
+    [
+        (57, "stopped after step 57; the same command goes on from the checkpoint of step 50 and repeats 7"),
+        (60, "stopped after step 60; the same command goes on from the checkpoint of step 60"),
+        (100, None),
+    ],
+)
+def test_interrupted_training_tells_what_is_repeated(last: int, note: str | None) -> None:
+    lines: list[str] = []
+    told = TrainingTold(100, 10)
+    with shown_by(Lines(lines.append, every_s=60)), pytest.raises(KeyboardInterrupt), told.shown():
+        for step in range(1, last + 1):
+            told.step(TrainProgress(step, 100, 2.0, 1e3, 10.0))
+        raise KeyboardInterrupt
+    assert lines == ([f"train: {note}"] if note else [])
+
+
+def test_measuring_is_a_work_of_its_own() -> None:
+    lines: list[str] = []
+    told, display = TrainingTold(2, 10), Lines(lines.append, every_s=60)
+    with shown_by(display), told.shown():
+        told.step(TrainProgress(1, 2, 2.0, 1e3, 10.0))
+        display.tell()
+        for windows in range(3):
+            told.measure(MeasureProgress(windows, 4))
+        display.tell()
+    assert [line.split(",")[0] for line in lines] == ["train: 1/2 steps", "measure: 2/4 windows"]
+    assert "windows/s" in lines[1] and lines[1].endswith(" left")
 
 
 @pytest.mark.parametrize("terminal", [False, True])

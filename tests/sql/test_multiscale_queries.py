@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import duckdb
@@ -83,6 +84,30 @@ def test_scale_by_layer(warehouse: duckdb.DuckDBPyConnection) -> None:
         assert (row["mass_to_7"], row["mass_from_20"]) == (pytest.approx(0.75 + 0.1 * row["layer"]), 0)
 
 
+def test_a_share_at_scales_that_were_not_taken_is_not_zero(runs: LocalFolder) -> None:
+    """A window of 64 tokens ends at 16; told by hand, scales may begin above 7."""
+
+    def of_scales(low: float, high: float) -> Callable[[Columns], None]:
+        def change(columns: Columns) -> None:
+            kept = (columns["scale"] >= low) & (columns["scale"] <= high)
+            columns.update({name: values[kept] for name, values in columns.items()})
+
+        return change
+
+    MadeUp(runs, "alpha", changes={"scalogram": of_scales(0, 16)}).republish()
+    connection = connect(runs, tables())
+    for row in rows(connection, "scale_by_layer"):
+        assert [row[f"coarse_share{of}"] for of in ("", "_uniform", "_shuffled")] == [None] * 3
+        assert row["fine_share"] > 0 and row["middle_share"] > 0
+    line = next(scalogram_lines(connection, "alpha"))
+    assert "; no scale of 20 or more in this window" in line and "from 20 (" not in line
+    MadeUp(runs, "alpha", changes={"scalogram": of_scales(8, 30)}).republish()
+    connection = connect(runs, tables())
+    assert {row["fine_share"] for row in rows(connection, "scale_by_layer")} == {None}
+    line = next(scalogram_lines(connection, "alpha"))
+    assert "from 20 (documents shuffled " in line and "; no scale up to 7 was asked for" in line
+
+
 def test_published_vs_exact(warehouse: duckdb.DuckDBPyConnection) -> None:
     found = rows(warehouse, "published_vs_exact", epsilon=0.05)
     assert [(row["layer"], row["n_snapshots"]) for row in found] == [(0, 3), (0, 4), (1, 3), (1, 4)]
@@ -119,11 +144,11 @@ def test_rank_by_class_and_head_allocation(warehouse: duckdb.DuckDBPyConnection)
 
 def test_what_a_run_tells(warehouse: duckdb.DuckDBPyConnection) -> None:
     scales = list(scalogram_lines(warehouse, "alpha"))
-    assert [line.split(":")[0] for line in scales] == ["Layer 0", "Layer 1"]
+    assert [line.split(",")[0] for line in scales] == ["Layer 0", "Layer 1"]
     assert "0% of the attention goes 20 or more back." in scales[0]
     (line,) = pod_lines(warehouse, "alpha")
     assert line.startswith("Effective rank H*(0.10) of 4 documents' fields: ") and " of at most 3, of noise" in line
-    assert line.endswith("2 to 2 of at most 3, of noise of the same size 2 to 3; not told from a null in layers 0–1.")
+    assert line.endswith(": 2 of at most 3, of noise of the same size 2 to 3; not told from a null in layers 0–1.")
     assert coherency_columns()["coherency"]["query_i"].tolist() == [5, 5]
     assert list(coherency_lines(warehouse, "alpha")) == []  # there is no pair of different rows
 
@@ -136,4 +161,34 @@ def test_a_rank_apart_from_both_nulls_is_told(runs: LocalFolder) -> None:
 
     MadeUp(runs, "alpha", changes={"pod_summary": low}).republish()
     (line,) = pod_lines(connect(runs, tables()), "alpha")
-    assert line.endswith("1 to 1 of at most 3, of noise of the same size 3 to 3; apart from both nulls in every layer.")
+    assert line.endswith(": 1 of at most 3, of noise of the same size 3; apart from both nulls in every layer.")
+
+
+def test_two_draws_tell_nothing(runs: LocalFolder) -> None:
+    def two(columns: Columns) -> None:
+        kept = columns["draw"] < 2
+        columns.update({name: values[kept] for name, values in columns.items()})
+
+    MadeUp(runs, "alpha", changes={"pod_summary": two}).republish()
+    connection = connect(runs, tables())
+    found = rows(connection, "effective_rank")
+    assert {row["n_draws"] for row in found} == {2}
+    for name in ("z_lag_shuffle", "z_gaussian", "z_beta_lag_shuffle", "z_beta_gaussian"):
+        assert {row[name] for row in found} == {None}
+    (line,) = pod_lines(connection, "alpha")
+    assert "; too few draws (2) to tell whether they are apart" in line and "null" not in line
+
+
+@pytest.mark.parametrize(("grown", "told"), [(20, "in layers 0–1 the number of documents decides (from"), (17, "")])
+def test_a_rank_that_grows_with_the_documents_is_told(runs: LocalFolder, grown: int, told: str) -> None:
+    """Though it is not near its most."""
+
+    def growing(columns: Columns) -> None:
+        columns["n_snapshots"] = np.where(columns["n_snapshots"] == SIZES[-1], 4, 2)
+        observed = (columns["field"] == "observed") & (columns["n_snapshots"] == 4)
+        columns["h_star"] = np.where(observed, grown, 10)
+        columns["saturated"] = np.zeros(len(observed), bool)
+
+    MadeUp(runs, "alpha", changes={"pod_summary": growing}).republish()
+    (line,) = pod_lines(connect(runs, tables()), "alpha")
+    assert line.endswith(f"; {told} half of them to all H* grows 2.0 times)." if told else "in every layer.")

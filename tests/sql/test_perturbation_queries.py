@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import duckdb
@@ -10,7 +11,7 @@ import pytest
 
 from storage.warehouse import query
 from tasks.stages.perturbation_grid import INCLUDE, Cell, label
-from tests.sql.made_up import DOCS, LAYERS, TOKENS
+from tests.sql.made_up import DOCS, LAYERS, TOKENS, Columns
 from tests.sql.made_up_perturbation import (
     GRID,
     REPAIRS,
@@ -121,10 +122,13 @@ def test_repair_recovery(warehouse: duckdb.DuckDBPyConnection) -> None:
         assert [row["recovery_percent_lo"], row["recovery_percent_hi"]] == ends(drawn)
         assert row["recovery_percent_docs_median"] == close(np.median(100 * (whole - left) / whole))
     published = {
-        (r["target"], r["arm"]): r["recovery_percent_published"] for r in found if r["repaired_layers"] == "all"
+        (r["target"], r["arm"]): r["recovery_percent_published"]
+        for r in found
+        if r["repaired_layers"] == "all" and r["delta_kind"] == "absolute"
     }
     assert published["attention_output", "angle"] == 28.4 and published["norm_output", "magnitude"] == 29.9
-    assert {r["recovery_percent_published"] for r in found if r["repaired_layers"] != "all"} == {None}
+    other = [r for r in found if r["repaired_layers"] != "all" or r["delta_kind"] == "relative"]
+    assert {r["recovery_percent_published"] for r in other} == {None}
     assert len(REPAIRS.targets) == 4
 
 
@@ -145,5 +149,34 @@ def test_propagation_ratio(warehouse: duckdb.DuckDBPyConnection) -> None:
         angle, magnitude = (by_arm[arm][0].mean(1) for arm in ("angle", "magnitude"))
         assert row["ratio"] == close(angle.sum() / magnitude.sum())
         assert [row["ratio_lo"], row["ratio_hi"]] == ends(angle[DRAWS].sum(1) / magnitude[DRAWS].sum(1))
-        assert row["ratio_published"] == (3.18 if row["layer"] == LAYERS - 1 else None)
+        assert row["ratio_published"] == (
+            3.18 if row["layer"] == LAYERS - 1 and row["delta_kind"] == "absolute" else None
+        )
         assert row["n_docs"] == DOCS and TOKENS == 6
+
+
+def test_figures_of_a_layernorm_model_stand_beside_no_other(broken: Callable[..., duckdb.DuckDBPyConnection]) -> None:
+    def other(columns: Columns) -> None:
+        columns["norm"] = np.asarray(["rmsnorm"], dtype=object)
+
+    connection = broken(captures=other)
+    for name, figure in (
+        ("repair_recovery", "recovery_percent_published"),
+        ("propagation_ratio", "ratio_published"),
+    ):
+        assert {row[figure] for row in rows(connection, name)} == {None}
+    pairs = query(connection, "pair_accuracy").to_pylist()
+    assert pairs and {row["accuracy_published"] for row in pairs} == {None}
+
+
+def test_an_undefined_recovery_has_no_interval(broken: Callable[..., duckdb.DuckDBPyConnection]) -> None:
+    """Two documents of four gain more than the others suffer: only resamples of the others have damage enough."""
+
+    def gaining(columns: Columns) -> None:
+        columns["nll_perturbed_sum"] = columns["nll_clean_sum"] - 4.0 * columns["n_predicted"]
+
+    found = rows(broken(repair=gaining), "repair_recovery")
+    assert {(row["recovery_percent"], row["recovery_percent_lo"], row["recovery_percent_hi"]) for row in found} == {
+        (None, None, None)
+    }
+    assert {row["n_docs_damaged"] for row in found if row["delta_kind"] == "absolute"} == {2}

@@ -60,6 +60,9 @@ def test_the_defaults_are_the_papers() -> None:
             **{"optimiser": "adamw", "learning_rate": 3e-4, "weight_decay": 0.1, "warm_up_steps": 300},
             **own,
         }
+    for steps, rises in ((40, 4), (9, 0), (2999, 299), (3000, 300), (50_000, 300)):
+        assert TrainSettings.of("base", steps=steps).check().warm_up_steps == rises
+    assert TrainSettings.of("ega", steps=40, warm_up_steps=20).warm_up_steps == 20
     assert TrainSettings.of("sample") == TrainSettings()
     assert "variant" not in TrainSettings().describe()  # what made the sample is said as it always was
 
@@ -175,4 +178,4 @@ def test_the_folder_is_what_its_log_says(tmp_path: Path, variant: str) -> None:
     assert total / count == pytest.approx(result.held_out_nats, abs=1e-4)
     log = json.loads((tmp_path / LOG).read_text())
     assert result.held_out_nats < 2.5  # the log of the vocabulary is 4.6
-    assert (log["identity"]["variant"], log["losses"][0]["step"]) == (variant, 100)
+    assert (log["identity"]["variant"], log["losses"][0]["step"]) == (variant, 1)

@@ -18,7 +18,7 @@ import torch
 from storage.errors import DamagedPart, UsageError
 from tasks.training.folder import CHECKPOINT, LOG, TrainingFolder
 from tasks.training.loop import TrainResult, train
-from tasks.training.progress import TrainProgress
+from tasks.training.progress import MeasureProgress, TrainProgress
 from tasks.training.settings import TrainSettings
 
 SETTINGS = TrainSettings(steps=12, batch=2, context=16, layers=1, heads=2, width=16)
@@ -34,7 +34,8 @@ def run(out: Path, progress: Callable[[TrainProgress], None] | None = None, ever
 def contents(out: Path) -> dict[str, bytes]:
     files = {p.name: p.read_bytes() for p in out.iterdir() if not p.name.startswith(".")}
     log = json.loads(files.pop(LOG))
-    log["result"].pop("seconds")
+    for name in ("seconds", "measuring_seconds"):
+        log["result"].pop(name)
     return {**files, LOG: json.dumps(log).encode()}
 
 
@@ -60,7 +61,7 @@ def stop_after(step: int) -> Callable[[TrainProgress], None]:
     return tell
 
 
-@pytest.mark.parametrize(("step", "resumes_at"), [(1, 0), (5, 5), (9, 5), (12, 10)])
+@pytest.mark.parametrize(("step", "resumes_at"), [(1, 0), (5, 5), (9, 5), (12, 12)])
 def test_interrupted_and_resumed_is_undisturbed(
     tmp_path: Path, undisturbed: dict[str, bytes], step: int, resumes_at: int
 ) -> None:
@@ -206,12 +207,15 @@ def test_it_learns_and_tells_how_it_goes(tmp_path: Path) -> None:
     told: list[TrainProgress] = []
     settings = TrainSettings(steps=250, batch=8, context=32, layers=2, heads=2, width=32)
     torch.set_num_threads(1)
-    result = train(TEXT, str(tmp_path), settings, progress=told.append)
+    measured: list[MeasureProgress] = []
+    result = train(TEXT, str(tmp_path), settings, progress=told.append, measuring=measured.append)
     assert [t.step for t in told] == list(range(1, 251))
     assert told[0].loss > 4.0  # about the log of the vocabulary
     assert result.held_out_nats < 1.2
     assert (told[-1].seconds_left, told[-1].steps) == (0.0, 250)
     assert all(t.characters_per_second > 0 for t in told)
-    measured = json.loads((tmp_path / LOG).read_text())["losses"]
-    assert [m["step"] for m in measured] == [100, 200]
-    assert result.held_out_nats < measured[0]["held_out"]
+    assert [m.windows for m in measured] == list(range(measured[0].of + 1)) and len(measured) > 2
+    assert result.measuring_seconds is not None and 0 <= result.measuring_seconds < result.seconds
+    losses = json.loads((tmp_path / LOG).read_text())["losses"]
+    assert [loss["step"] for loss in losses] == [1, 100, 200, 250]
+    assert result.held_out_nats < losses[1]["held_out"] < losses[0]["held_out"]
