@@ -1,4 +1,4 @@
-"""The commands that only read, and answer at once: plan, status, verify, sql, query, models."""
+"""The commands that only read, and answer at once: plan, status, verify, models."""
 
 from __future__ import annotations
 
@@ -26,8 +26,6 @@ from tasks.registry import tables
 
 if TYPE_CHECKING:
     from tasks.verify_rerun import Rerun
-
-_SHOWN_ROWS = 100
 
 
 @answering
@@ -196,70 +194,6 @@ def _tell_rerun(where: str, capture: str, documents: int, seed: int) -> Rerun | 
         which = ", ".join(map(str, rerun.documents))
         out.say(f"run again through the plain model: documents {which}; {len(rerun.problems)} errors beyond tolerance")
     return rerun
-
-
-@answering
-def sql(
-    statement: Annotated[str, typer.Argument(metavar="SQL", help="One statement that reads.")],
-    runs: o.Runs = None,
-    as_json: o.Json = False,
-    verbose: o.Verbose = False,
-) -> None:
-    """Ask the warehouse in SQL: every table is a view of its name."""
-    _answer(runs_folder(runs), lambda connection: run_sql(connection, statement))
-
-
-@answering
-def query_(
-    name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="The query; without one, all are listed.")
-    ] = None,
-    parameters: Annotated[list[str] | None, typer.Argument(metavar="[PARAMETER=VALUE]...")] = None,
-    runs: o.Runs = None,
-    as_json: o.Json = False,
-    verbose: o.Verbose = False,
-) -> None:
-    """Ask a named query, such as `theodolite query convexity layer=2`."""
-    if name is None:
-        _list_queries()
-        return
-    values = dict(_parameter(text) for text in parameters or ())
-    named = values.get("capture", "null")
-    capture = None if named.lower() == "null" else named
-    _answer(runs_folder(runs), lambda connection: query(connection, name, values), capture)
-
-
-def _parameter(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise UsageError("parameter=value", got=f"'{text}'", where="theodolite query")
-    return name, value
-
-
-def _list_queries() -> None:
-    out, known = output(), list_queries()
-    out.table(
-        ["query", "answers", "parameters"], [[q.name, q.summary, " ".join(p.name for p in q.parameters)] for q in known]
-    )
-    out.add(queries=[{"name": q.name, "grain": q.grain, "summary": q.summary} for q in known])
-
-
-def _answer(where: str, ask: Any, capture: str | None = None) -> None:
-    fs, out = open_runs(where), output()
-    connection = connect(fs, tables())
-    try:
-        answer = ask(connection)
-    finally:
-        connection.close()
-    rows = [list(row.values()) for row in answer.slice(0, _SHOWN_ROWS).to_pylist()]
-    out.table(answer.column_names, rows)
-    if answer.num_rows > _SHOWN_ROWS:
-        out.say(f"… the first {_SHOWN_ROWS} of {answer.num_rows:,} rows; --json gives all")
-    if not answer.num_rows:
-        out.say("No rows: nothing of what was asked for is in the warehouse; `theodolite status` tells what is done.")
-    if list_captures(fs):
-        add_place(where, pick_capture(where, capture))
-    out.add(columns=answer.column_names, rows=plain(answer.to_pylist()))
 
 
 @answering
