@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from flows import options as o
 from flows.account import capped
@@ -17,12 +15,11 @@ from flows.configuring import configure
 from flows.console import FAILED, INCOMPLETE, answering, output, plain
 from flows.progress import display_for, shown_by, work
 from flows.session import add_place, capture_options, runs_folder
-from storage.errors import StoreError, UnknownName, UsageError
+from storage.errors import StoreError, UnknownName
 from storage.filesystem import open_runs
 from storage.manifest import list_captures
-from storage.warehouse import CheckResult, connect, list_queries, query, run_sql
+from storage.warehouse import CheckResult
 from tasks.chosen import store_dtypes
-from tasks.registry import tables
 
 if TYPE_CHECKING:
     from tasks.verify_rerun import Rerun

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
 
 from flows import options as o
-from flows.answers import tell_answer
+from flows.answers import listing, tell_answer
 from flows.captures import pick_capture
 from flows.console import answering, output, plain
 from flows.session import add_place, runs_folder
 from storage.errors import UsageError
 from storage.filesystem import open_runs
 from storage.manifest import list_captures
-from storage.warehouse import connect, list_queries, query, run_sql
+from storage.warehouse import connect, list_queries, query, query_info, run_sql
 from tasks.registry import tables
 
 _SHOWN_ROWS = 100
+_HELP = "help"
 
 
 @answering
@@ -36,14 +39,20 @@ def query_(
     name: Annotated[
         str | None, typer.Argument(metavar="[NAME]", help="The query; without one, all are listed.")
     ] = None,
-    parameters: Annotated[list[str] | None, typer.Argument(metavar="[PARAMETER=VALUE]...")] = None,
+    parameters: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[PARAMETER=VALUE]...", help="Its parameters; or help, which tells them."),
+    ] = None,
     runs: o.Runs = None,
     as_json: o.Json = False,
     verbose: o.Verbose = False,
 ) -> None:
-    """Ask a named query, such as `theodolite query convexity layer=2`."""
+    """Ask a named query, such as `theodolite query convexity layer=2`; `query convexity help` tells of it."""
     if name is None:
         _list_queries()
+        return
+    if parameters == [_HELP]:
+        _tell_query(name)
         return
     values = dict(_parameter(text) for text in parameters or ())
     named = values.get("capture", "null")
@@ -60,10 +69,27 @@ def _parameter(text: str) -> tuple[str, str]:
 
 def _list_queries() -> None:
     out, known = output(), list_queries()
-    out.table(
-        ["query", "answers", "parameters"], [[q.name, q.summary, " ".join(p.name for p in q.parameters)] for q in known]
-    )
+    for line in listing([(q.name, q.question) for q in known], out.width):
+        out.say(line)
+    out.say()
+    out.say(f"A query's parameters, and what a row of it is: theodolite query NAME {_HELP}")
     out.add(queries=[{"name": q.name, "grain": q.grain, "summary": q.summary} for q in known])
+
+
+def _tell_query(name: str) -> None:
+    """All that a query's file says of it."""
+    told, out = query_info(name), output()
+    for line in listing([("answers", told.summary), ("grain", told.grain)], out.width):
+        out.say(line)
+    out.say()
+    values = [(f"{p.name}={_default(p.default)}", f"{p.type}: {p.meaning}") for p in told.parameters]
+    for line in listing(values, out.width):
+        out.say(line)
+    out.add(query=asdict(told))
+
+
+def _default(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _answer(where: str, ask: Any, capture: str | None = None) -> None:

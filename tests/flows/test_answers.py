@@ -192,6 +192,27 @@ def test_sql_may_begin_with_a_comment(call: Call) -> None:
     assert re.search(r"a +a_1\n", answer.err)  # as people are shown it
 
 
+def test_query_without_a_name_lists_questions(call: Call) -> None:
+    """One line each in a pipe, with the question alone and no padding."""
+    lines = call("query").out.splitlines()
+    listed = {line.split()[0]: line.split(maxsplit=1)[1] for line in lines[: lines.index("")]}
+    assert listed["convexity"] == "Is the output norm convex in the sink rate?"
+    assert {name for name in listed} == {query["name"] for query in call("query", "--json").content["queries"]}
+    assert all(question.endswith("?") and question.count("?") == 1 for question in listed.values())
+    assert lines == [line.rstrip() for line in lines]
+
+
+def test_query_help_tells_the_parameters_with_their_defaults(call: Call) -> None:
+    answer = call("query", "dissociation", "help", "--json")
+    assert answer.code == 0, answer.err
+    told = answer.content["query"]
+    assert told["grain"].startswith("one row per (capture, protocol") and told["grain"] in answer.err
+    assert told["summary"] in answer.err
+    assert re.search(r"^pair_noise=shared +varchar: how the sentences of a minimal pair", answer.err, re.MULTILINE)
+    assert {"name": "resamples", "type": "integer", "default": 2000}.items() <= told["parameters"][-1].items()
+    assert "got 'disociation'. Did you mean 'dissociation'?" in call("query", "disociation", "help").err
+
+
 def _await_work(pid: int) -> None:
     """Until a process has worked for longer than it takes to begin, which on a busy machine may be a while."""
     stat, ticks = Path(f"/proc/{pid}/stat"), os.sysconf("SC_CLK_TCK")
