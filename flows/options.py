@@ -80,6 +80,16 @@ Documents = Annotated[
     int, _place("--documents", min=0, text="Documents run again through the plain model; 2, and 0 for none.")
 ]
 Capture = Annotated[str | None, _place("--capture", metavar="ID", text="The capture's id; the latest.")]
+OutputFile = Annotated[
+    str | None,
+    typer.Option(
+        "--output",
+        metavar="FILE",
+        help="Write all rows to FILE.csv, .json or .parquet.",
+        show_default=False,
+        rich_help_panel=ENDING,
+    ),
+]
 Json = Annotated[
     bool,
     typer.Option("--json", help="One JSON object last on standard output; all else beside it.", rich_help_panel=ENDING),

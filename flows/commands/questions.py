@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Any
 
+import pyarrow as pa
 import typer
 
 from flows import options as o
 from flows.answers import listing, tell_answer
 from flows.captures import pick_capture
 from flows.console import answering, output, plain
+from flows.export import check_output, write_answer
 from flows.session import add_place, runs_folder
 from storage.errors import UsageError
 from storage.filesystem import open_runs
@@ -26,12 +29,13 @@ _HELP = "help"
 @answering
 def sql(
     statement: Annotated[str, typer.Argument(metavar="SQL", help="One statement that reads.")],
+    output_file: o.OutputFile = None,
     runs: o.Runs = None,
     as_json: o.Json = False,
     verbose: o.Verbose = False,
 ) -> None:
     """Ask the warehouse in SQL: every table is a view of its name."""
-    _answer(runs_folder(runs), lambda connection: run_sql(connection, statement))
+    _answer(runs_folder(runs), lambda connection: run_sql(connection, statement), output_file)
 
 
 @answering
@@ -43,6 +47,7 @@ def query_(
         list[str] | None,
         typer.Argument(metavar="[PARAMETER=VALUE]...", help="Its parameters; or help, which tells them."),
     ] = None,
+    output_file: o.OutputFile = None,
     runs: o.Runs = None,
     as_json: o.Json = False,
     verbose: o.Verbose = False,
@@ -57,7 +62,7 @@ def query_(
     values = dict(_parameter(text) for text in parameters or ())
     named = values.get("capture", "null")
     capture = None if named.lower() == "null" else named
-    _answer(runs_folder(runs), lambda connection: query(connection, name, values), capture)
+    _answer(runs_folder(runs), lambda connection: query(connection, name, values), output_file, capture)
 
 
 def _parameter(text: str) -> tuple[str, str]:
@@ -92,20 +97,32 @@ def _default(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _answer(where: str, ask: Any, capture: str | None = None) -> None:
+def _answer(where: str, ask: Any, output_file: str | None, capture: str | None = None) -> None:
+    if output_file is not None:
+        check_output(output_file)
     fs, out = open_runs(where), output()
     connection = connect(fs, tables())
     try:
         answer = ask(connection)
     finally:
         connection.close()
-    rows = [list(row.values()) for row in answer.slice(0, _SHOWN_ROWS).to_pylist()]
-    if rows:
-        tell_answer(out, answer.column_names, rows, out.width)
-    if answer.num_rows > _SHOWN_ROWS:
-        out.say(f"… the first {_SHOWN_ROWS} of {answer.num_rows:,} rows; --json gives all")
-    if not answer.num_rows:
-        out.say("No rows: nothing of what was asked for is in the warehouse; `theodolite status` tells what is done.")
+    if output_file is not None:
+        write_answer(answer, output_file)
+        out.say(f"{answer.num_rows:,} rows in {output_file}")
+        out.add(output=str(Path(output_file).absolute()))
+    else:
+        _tell_rows(answer)
     if list_captures(fs):
         add_place(where, pick_capture(where, capture))
     out.add(columns=answer.column_names, rows=plain(answer.to_pylist()))
+
+
+def _tell_rows(answer: pa.Table) -> None:
+    out = output()
+    rows = [list(row.values()) for row in answer.slice(0, _SHOWN_ROWS).to_pylist()]
+    if rows:
+        tell_answer(out, answer.column_names, rows, out.width)
+    else:
+        out.say("No rows: nothing of what was asked for is in the warehouse; `theodolite status` tells what is done.")
+    if answer.num_rows > _SHOWN_ROWS:
+        out.say(f"… the first {_SHOWN_ROWS} of {answer.num_rows:,} rows; --output FILE or --json gives all")
