@@ -10,11 +10,13 @@ from typing import Annotated, Any
 import pyarrow as pa
 import typer
 
+import sql as files
 from flows import options as o
 from flows.answers import listing, tell_answer
 from flows.captures import pick_capture
 from flows.console import answering, output, plain
 from flows.export import check_output, write_answer
+from flows.filling import no_rows_lines
 from flows.session import add_place, runs_folder
 from storage.errors import UsageError
 from storage.filesystem import open_runs
@@ -35,7 +37,7 @@ def sql(
     verbose: o.Verbose = False,
 ) -> None:
     """Ask the warehouse in SQL: every table is a view of its name."""
-    _answer(runs_folder(runs), lambda connection: run_sql(connection, statement), output_file)
+    _answer(runs_folder(runs), lambda connection: run_sql(connection, statement), statement, output_file)
 
 
 @answering
@@ -62,7 +64,8 @@ def query_(
     values = dict(_parameter(text) for text in parameters or ())
     named = values.get("capture", "null")
     capture = None if named.lower() == "null" else named
-    _answer(runs_folder(runs), lambda connection: query(connection, name, values), output_file, capture)
+    text = "" if name not in files.names("queries") else files.read("queries", name).text
+    _answer(runs_folder(runs), lambda connection: query(connection, name, values), text, output_file, capture)
 
 
 def _parameter(text: str) -> tuple[str, str]:
@@ -97,13 +100,15 @@ def _default(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _answer(where: str, ask: Any, output_file: str | None, capture: str | None = None) -> None:
+def _answer(where: str, ask: Any, text: str, output_file: str | None, capture: str | None = None) -> None:
+    """Ask, and tell or write the answer; `text` is the SQL that is asked, for what it reads."""
     if output_file is not None:
         check_output(output_file)
     fs, out = open_runs(where), output()
     connection = connect(fs, tables())
     try:
         answer = ask(connection)
+        why_none = [] if answer.num_rows else no_rows_lines(connection, text, where, capture)
     finally:
         connection.close()
     if output_file is not None:
@@ -112,6 +117,8 @@ def _answer(where: str, ask: Any, output_file: str | None, capture: str | None =
         out.add(output=str(Path(output_file).absolute()))
     else:
         _tell_rows(answer)
+    for line in why_none:
+        out.say(line)
     if list_captures(fs):
         add_place(where, pick_capture(where, capture))
     out.add(columns=answer.column_names, rows=plain(answer.to_pylist()))
@@ -122,7 +129,5 @@ def _tell_rows(answer: pa.Table) -> None:
     rows = [list(row.values()) for row in answer.slice(0, _SHOWN_ROWS).to_pylist()]
     if rows:
         tell_answer(out, answer.column_names, rows, out.width)
-    else:
-        out.say("No rows: nothing of what was asked for is in the warehouse; `theodolite status` tells what is done.")
     if answer.num_rows > _SHOWN_ROWS:
         out.say(f"… the first {_SHOWN_ROWS} of {answer.num_rows:,} rows; --output FILE or --json gives all")
