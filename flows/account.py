@@ -11,6 +11,7 @@ from typing import Any
 from duckdb import DuckDBPyConnection
 
 from flows.captures import standings
+from flows.checking import checks_told
 from flows.console import output, plain
 from flows.field_findings import coherency_lines, pod_lines, scalogram_lines
 from flows.filling import place
@@ -178,7 +179,7 @@ def _check_lines(checks: Sequence[CheckResult]) -> Iterator[str]:
     worst = {check.name: check.worst for check in checks if check.worst is not None}
     sums = [worst[name] for name in _SUMS if name in worst]
     told = f"; contribution weights sum to 1 within {max(sums):.1g}" if sums else ""
-    yield f"All {len(checks)} checks of the tables hold{told}."
+    yield f"{checks_told(checks)}{told}."
 
 
 def _defined(row: dict[str, Any], name: str) -> bool:

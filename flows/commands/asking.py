@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from flows import options as o
 from flows.account import capped
 from flows.captures import Standing, pick_capture, standings
-from flows.checking import check_tables
+from flows.checking import check_tables, checks_told
 from flows.configuring import configure
 from flows.console import FAILED, INCOMPLETE, answering, output, plain
 from flows.progress import display_for, shown_by, work
@@ -130,7 +130,7 @@ def verify(
     for problem in problems:
         out.say(problem, style="red")
     out.say(f"{chosen}: {parts} parts read again, {len(problems)} problems")
-    broken = _tell_checks(checks)
+    broken = _tell_checks(checks, verbose=verbose)
     rerun = _tell_rerun(where, chosen, documents, seed or 0) if not problems else None
     with suppress(StoreError):  # a damaged record, which is among the problems: the tables cannot be counted
         add_place(where, chosen)
@@ -156,19 +156,27 @@ def _tell_left(where: str, capture: str) -> bool:
     return False
 
 
-def _tell_checks(checks: list[CheckResult]) -> bool:
-    """Whether one is broken."""
+def _tell_checks(checks: list[CheckResult], *, verbose: bool) -> bool:
+    """Whether one is broken. Those that had no rows hold nothing, and are listed only where all is asked for."""
     out = output()
+    told = [c for c in checks if c.rows_checked or not c.passed]
     rows = [
-        [c.name, "holds" if c.passed else "BROKEN", c.rows_checked, c.worst, "" if c.passed else c.message]
-        for c in checks
+        [c.name, _word(c), c.rows_checked, c.worst, "" if c.passed else c.message]
+        for c in (checks if verbose else told)
     ]
-    out.table(["check", "", "rows", "worst error", ""], rows)
+    if rows:
+        out.table(["check", "", "rows", "worst error", ""], rows)
     broken = [c for c in checks if not c.passed]
     for c in broken:
         out.say(f"{c.name}: {c.message}", style="red")
-    out.say(f"{len(checks) - len(broken)} of {len(checks)} checks hold")
+    out.say(checks_told(checks))
     return bool(broken)
+
+
+def _word(check: CheckResult) -> str:
+    if not check.passed:
+        return "BROKEN"
+    return "holds" if check.rows_checked else "no rows"
 
 
 def _tell_rerun(where: str, capture: str, documents: int, seed: int) -> Rerun | None:
