@@ -79,7 +79,9 @@ Workers = Annotated[
 Documents = Annotated[
     int, _place("--documents", min=0, text="Documents run again through the plain model; 2, and 0 for none.")
 ]
-Capture = Annotated[str | None, _place("--capture", metavar="ID", text="The capture's id; the latest.")]
+Capture = Annotated[
+    str | None, _place("--capture", metavar="ID", text="The capture's id, or its beginning; the latest.")
+]
 OutputFile = Annotated[
     str | None,
     typer.Option(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from flows import options as o
 from flows.account import capped
-from flows.captures import Standing, pick_capture, standings
+from flows.captures import Standing, described, pick_capture, standings
 from flows.checking import check_tables, checks_told
 from flows.configuring import configure
 from flows.console import FAILED, INCOMPLETE, answering, output, plain
@@ -88,12 +88,17 @@ def plan(
 
 @answering
 def status(capture: o.Capture = None, runs: o.Runs = None, as_json: o.Json = False, verbose: o.Verbose = False) -> None:
-    """Captures and their stages: what is done, stale or partial, and what the last run reused."""
+    """Captures with their settings, and their stages: done, stale or partial, and what the last run reused."""
     where, out = runs_folder(runs), output()
     known = [pick_capture(where, capture)] if capture is not None else list_captures(open_runs(where))
     found = standings(where, known)
-    columns = ["capture", "stage", "key", "status", "shards", "reused in the last run"]
-    out.table(columns, [_status_row(standing) for standing in found])
+    for number, name in enumerate(known):
+        if number:
+            out.say()
+        out.say(name, style="bold")
+        out.say(f"  {described(where, name)}")
+        columns = ["stage", "key", "status", "shards", "reused in the last run"]
+        out.table(columns, [_status_row(standing) for standing in found if standing.capture == name])
     out.add(captures=known, status=[asdict(s) for s in found])
     if known:
         add_place(where, pick_capture(where, capture))
@@ -101,7 +106,7 @@ def status(capture: o.Capture = None, runs: o.Runs = None, as_json: o.Json = Fal
 
 def _status_row(s: Standing) -> list[Any]:
     reused = f"{s.last_run['reused']} of {s.last_run['shards']}" if s.last_run else None
-    return [s.capture, s.stage, s.key[:16], s.status, f"{s.shards_done} of {s.shards_total}", reused]
+    return [s.stage, s.key[:16], s.status, f"{s.shards_done} of {s.shards_total}", reused]
 
 
 @answering

@@ -61,11 +61,14 @@ def query_(
     if parameters == [_HELP]:
         _tell_query(name)
         return
-    values = dict(_parameter(text) for text in parameters or ())
-    named = values.get("capture", "null")
-    capture = None if named.lower() == "null" else named
-    text = "" if name not in files.names("queries") else files.read("queries", name).text
-    _answer(runs_folder(runs), lambda connection: query(connection, name, values), text, output_file, capture)
+    values: dict[str, Any] = dict(_parameter(text) for text in parameters or ())
+    text, where = files.read("queries", query_info(name).name).text, runs_folder(runs)
+    capture = values.get("capture", "null")
+    if capture.lower() == "null":
+        _answer(where, lambda connection: query(connection, name, values), text, output_file)
+    else:
+        values["capture"] = pick_capture(where, capture)
+        _answer(where, lambda connection: query(connection, name, values), text, output_file, values["capture"])
 
 
 def _parameter(text: str) -> tuple[str, str]:

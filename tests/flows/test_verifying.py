@@ -57,6 +57,16 @@ def test_checks_without_rows_are_counted_apart(made: Made, call: Call) -> None:
     assert re.search(r"^masking_complete +no rows", everything, re.MULTILINE) and told in everything
 
 
+def test_a_capture_is_told_apart_and_named_by_its_beginning(made: Made, call: Call) -> None:
+    status = call("status", "--runs", made.runs, "--capture", made.capture[:4])
+    assert status.code == 0, status.err
+    name, what, *stages = status.out.splitlines()
+    assert name == made.capture and re.search(r"over .*text\.txt, window 40, \d documents, attention \w+", what)
+    assert [line.split()[2] for line in stages[1:]] == ["done"]
+    cost = call("query", "capture_cost", f"capture={made.capture[:4]}", "--runs", made.runs, "--json")
+    assert [row["capture"] for row in cost.content["rows"]] == [made.capture]
+
+
 def test_broken_checks_are_counted() -> None:
     results = [
         CheckResult("a", "x", True, 1500, 0, 0.0, ""),
