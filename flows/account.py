@@ -10,8 +10,11 @@ from typing import Any
 
 from duckdb import DuckDBPyConnection
 
+from flows.captures import standings
+from flows.checking import checks_told
 from flows.console import output, plain
 from flows.field_findings import coherency_lines, pod_lines, scalogram_lines
+from flows.filling import place
 from flows.findings import choices_lines, masking_lines, minimal_pairs_lines, probes_lines, sink_lines
 from flows.head_findings import head_ablation_lines, pruning_lines, selection_lines, taxonomy_lines
 from flows.outcome import Outcome
@@ -19,7 +22,7 @@ from flows.perturbation_findings import perturbation_lines, propagation_lines, r
 from storage.filesystem import open_runs
 from storage.layout import WAREHOUSE, Layout
 from storage.warehouse import CheckResult, connect, query, run_sql
-from tasks.registry import tables
+from tasks.registry import stages, tables
 
 _GROUPS = {"sink": "the first token", "self": "the token itself", "tail": "the tokens between"}
 _ENOUGH = 1000
@@ -27,6 +30,31 @@ _ENOUGH = 1000
 _WEAK_SINK = 0.1
 _SUMS = ("contribution_rows_sum_intra", "contribution_rows_sum_inter")
 _FACTORS = {"share_alpha": "attention", "share_norm": "norm", "share_cosine": "direction"}
+
+
+_ASKED = {
+    "contributions": "sink_suppression",
+    "masking": "score_hierarchy",
+    "choices": "choice_accuracy",
+    "sink": "sink_removal_effect",
+    "selection": "separability",
+    "taxonomy": "head_classes",
+    "pruning": "pruning_curve",
+    "head_ablation": "critical_heads",
+    "perturbation": "dissociation",
+    "minimal_pairs": "pair_accuracy",
+    "repair": "repair_recovery",
+    "propagation": "propagation_ratio",
+    "probes": "probe_scores",
+    "scalogram": "scale_by_layer",
+    "pod": "effective_rank",
+}
+"""For a stage the query to begin with."""
+_LEADING = (
+    "select token, count(*) as queries, avg(cw_intra) as weight from contribution_edges as e "
+    "join tokens as t on t.capture = e.capture and t.doc = e.doc and t.position = e.key "
+    "where rank = 1 group by token order by queries desc limit 10"
+)
 
 
 def tell_account(runs: str, outcome: Outcome, cap: int | None = None) -> None:
@@ -151,7 +179,7 @@ def _check_lines(checks: Sequence[CheckResult]) -> Iterator[str]:
     worst = {check.name: check.worst for check in checks if check.worst is not None}
     sums = [worst[name] for name in _SUMS if name in worst]
     told = f"; contribution weights sum to 1 within {max(sums):.1g}" if sums else ""
-    yield f"All {len(checks)} checks of the tables hold{told}."
+    yield f"{checks_told(checks)}{told}."
 
 
 def _defined(row: dict[str, Any], name: str) -> bool:
@@ -176,22 +204,24 @@ def tell_place(runs: str, capture: str) -> None:
     out.say(f"  store      {fs.absolute(Layout(capture).store)}")
 
 
-def tell_next(runs: str) -> None:
-    """Three commands that show more of it."""
+def tell_next(runs: str, capture: str) -> None:
+    """Three commands that show more of it, of what is done in this capture."""
     out = output()
-    place = "" if runs == "runs" else f" --runs {shlex.quote(runs)}"
-    leading = (
-        "select token, count(*) as queries, avg(cw_intra) as weight from contribution_edges as e "
-        "join tokens as t on t.capture = e.capture and t.doc = e.doc and t.position = e.key "
-        "where rank = 1 group by token order by queries desc limit 10"
-    )
-    commands = [
-        f"theodolite query sink_suppression{place}",
-        f"theodolite sql {shlex.quote(leading)}{place}",
-        f"theodolite stage masking --set masking.scopes=entry --set masking.scores=raw,cw_intra{place}",
-    ]
+    done = {s.stage for s in standings(runs, [capture]) if s.status == "done"}
+    commands = [f"{command}{place(runs)}" for command in next_commands(done)]
     out.say()
     out.say("Try next", style="bold")
     for command in commands:
         out.say(f"  {command}")
     out.add(next=commands)
+
+
+def next_commands(done: Collection[str]) -> list[str]:
+    """What to ask of these stages, those of a run first, and a stage that is not done; three at most."""
+    asked = [f"theodolite query {_ASKED[stage]}" for stage in stages() if stage in done and stage in _ASKED]
+    if "contributions" in done:
+        asked.insert(1, f"theodolite sql {shlex.quote(_LEADING)}")
+        if "masking" not in done:
+            more = "theodolite stage masking --set masking.scopes=entry --set masking.scores=raw,cw_intra"
+            return [*asked[:2], more]
+    return asked[:3] or ["theodolite query capture_cost"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,9 @@ from tasks.capture_finish import CAPTURE
 from tasks.prepared import Prepared
 from tasks.registry import stages
 from tasks.stage import stage_parts_left
+
+_CHOSEN = ("layers", "heads", "positions", "keep")
+"""What a capture may keep a part of; all where nothing is said."""
 
 
 @dataclass(frozen=True)
@@ -33,18 +37,44 @@ class Standing:
 
 
 def pick_capture(runs: str, capture: str | None) -> str:
-    """The capture of that id, or the one asked for last; UnknownName with the nearest, MissingPart if there is none."""
+    """The capture of that id, or the only one whose id begins so; None is the one asked for last.
+
+    UnknownName names the nearest, or all that begin so; MissingPart if there is none.
+    """
     fs = open_runs(runs)
     known = list_captures(fs)
-    if capture is not None and capture not in known:
-        raise UnknownName.among("capture", capture, known, where=fs.where)
+    if capture is not None:
+        return _named(fs, known, capture)
     if not known:
         raise MissingPart(
             "a capture", got="none", where=fs.where, remedy="Run `theodolite run` or `theodolite capture` first."
         )
-    if capture is not None or len(known) == 1:
-        return capture or known[0]
-    return max(known, key=lambda name: _asked(fs, name))
+    return known[0] if len(known) == 1 else max(known, key=lambda name: _asked(fs, name))
+
+
+def _named(fs: Filesystem, known: Sequence[str], capture: str) -> str:
+    begin_so = [name for name in known if capture and name.startswith(capture)]
+    if capture in known or len(begin_so) == 1:
+        return capture if capture in known else begin_so[0]
+    if begin_so:
+        raise UnknownName(
+            "the beginning of one capture's id",
+            got=f"'{capture}', with which {len(begin_so)} begin",
+            where=fs.where,
+            remedy=f"They are: {', '.join(begin_so)}.",
+        )
+    raise UnknownName.among("capture", capture, known, where=fs.where)
+
+
+def described(runs: str, capture: str) -> str:
+    """What a capture's hash stands for, as one line: model, corpus, and what is not as usual."""
+    record = Prepared.open(runs, capture).record
+    chosen = record["settings"]
+    usual = {"dtype": "float32", "store_dtype": "float32", "stride": chosen.get("window"), **dict.fromkeys(_CHOSEN)}
+    told = [f"{chosen.get('model')} over {', '.join(chosen.get('corpus') or ())}", f"window {chosen.get('window')}"]
+    told += [f"{len(record['lengths']):,} documents", f"attention {chosen.get('attention')}"]
+    told += [f"{name} {chosen[name]}" for name, value in usual.items() if chosen.get(name, value) != value]
+    return ", ".join(told)
 
 
 def _asked(fs: Filesystem, capture: str) -> tuple[str, str]:

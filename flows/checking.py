@@ -23,6 +23,16 @@ def check_tables(runs: str, captures: Sequence[str]) -> list[CheckResult]:
         connection.close()
 
 
+def checks_told(results: Sequence[CheckResult]) -> str:
+    """How many checks hold, over how many rows, and how many of them had nothing to check: one sentence's words."""
+    held = [r for r in results if r.passed and r.rows_checked]
+    broken = [r for r in results if not r.passed]
+    idle = len(results) - len(held) - len(broken)
+    told = f"{len(held)} checks of {sum(r.rows_checked for r in held):,} rows hold"
+    told += f"; {len(broken)} broken" if broken else ""
+    return f"{told}; {idle} had nothing to check" if idle else told
+
+
 def require(results: Sequence[CheckResult], captures: Sequence[str]) -> None:
     """Raise ChecksFailed, with the worst of it, unless all hold."""
     broken = [result for result in results if not result.passed]

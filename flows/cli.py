@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from flows.commands import asking, training, working
+from flows.commands import asking, questions, training, working
 from flows.console import usage_error
 
 app = typer.Typer(
@@ -31,8 +31,8 @@ for _name, _command in (
     ("train", training.train),
     ("status", asking.status),
     ("verify", asking.verify),
-    ("sql", asking.sql),
-    ("query", asking.query_),
+    ("sql", questions.sql),
+    ("query", questions.query_),
     ("models", asking.models),
 ):
     app.command(_name, context_settings=_TAKES_A_COMMENT if _name == "sql" else None)(_command)

@@ -47,8 +47,13 @@ class Output:
             numeric = any(isinstance(row[index], int | float) for row in rows)
             shown.add_column(name, justify="right" if numeric else "left", overflow="fold")
         for row in rows:
-            shown.add_row(*(_cell(value) for value in row))
+            shown.add_row(*(cell(value) for value in row))
         self.people.print(shown, markup=False)
+
+    @property
+    def width(self) -> int | None:
+        """The terminal's; None where people's text goes into a file or a pipe, and lines are left whole."""
+        return self.people.width if self.people.is_terminal else None
 
     @contextmanager
     def waiting(self, what: str) -> Iterator[None]:
@@ -151,7 +156,8 @@ def _console(*, stderr: bool) -> Console:
     return console if console.is_terminal else Console(stderr=stderr, soft_wrap=True, highlight=False, width=_WHOLE)
 
 
-def _cell(value: Any) -> str:
+def cell(value: Any) -> str:
+    """A value as a person reads it in a table."""
     if value is None:
         return "–"
     if isinstance(value, bool):

@@ -79,7 +79,19 @@ Workers = Annotated[
 Documents = Annotated[
     int, _place("--documents", min=0, text="Documents run again through the plain model; 2, and 0 for none.")
 ]
-Capture = Annotated[str | None, _place("--capture", metavar="ID", text="The capture's id; the latest.")]
+Capture = Annotated[
+    str | None, _place("--capture", metavar="ID", text="The capture's id, or its beginning; the latest.")
+]
+OutputFile = Annotated[
+    str | None,
+    typer.Option(
+        "--output",
+        metavar="FILE",
+        help="Write all rows to FILE.csv, .json or .parquet.",
+        show_default=False,
+        rich_help_panel=ENDING,
+    ),
+]
 Json = Annotated[
     bool,
     typer.Option("--json", help="One JSON object last on standard output; all else beside it.", rich_help_panel=ENDING),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import count
@@ -24,11 +25,27 @@ class QueryInfo:
     summary: str
     parameters: tuple[sql.Parameter, ...]
 
+    @property
+    def question(self) -> str:
+        """The first sentence of the summary."""
+        return re.split(r"(?<=[?.]) ", self.summary, maxsplit=1)[0]
+
 
 def list_queries() -> list[QueryInfo]:
     """Every named query, by name."""
-    files = (sql.read("queries", name) for name in sql.names("queries"))
-    return [QueryInfo(f.name, f.grain, f.summary, f.parameters) for f in files]
+    return [query_info(name) for name in sql.names("queries")]
+
+
+def query_info(name: str) -> QueryInfo:
+    """What is said of a named query; UnknownName, with the nearest, if there is none of that name."""
+    file = _named(name)
+    return QueryInfo(file.name, file.grain, file.summary, file.parameters)
+
+
+def _named(name: str) -> sql.SqlFile:
+    if name not in sql.names("queries"):
+        raise UnknownName.among("query", name, sql.names("queries"))
+    return sql.read("queries", name)
 
 
 def query(connection: duckdb.DuckDBPyConnection, name: str, params: Mapping[str, Any] | None = None) -> pa.Table:
@@ -37,9 +54,7 @@ def query(connection: duckdb.DuckDBPyConnection, name: str, params: Mapping[str,
     Raises UnknownName for a query, parameter or capture that does not exist, UsageError for a value of another type,
     MissingPart or DamagedPart where a file that it needs cannot be read.
     """
-    if name not in sql.names("queries"):
-        raise UnknownName.among("query", name, sql.names("queries"))
-    file = sql.read("queries", name)
+    file = _named(name)
     values = bound(file, params or {})
     check_capture(connection, values.get("capture"))
     return fetch(connection, file.body, values)

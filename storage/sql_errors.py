@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import duckdb
 
+import sql
 from storage.errors import DamagedPart, MissingPart, StoreError, TheodoliteError, UnknownName, UsageError
 
 Answer = TypeVar("Answer")
@@ -18,6 +19,7 @@ _OWN = re.compile(r"(MissingPart|DamagedPart): expected (.+?), got (.+?), in (.+
 _FILE = re.compile(r"[\"'](\S.*?\.parquet)[\"']")
 _LOST = re.compile(r"No files found|[Cc]annot open file|No such file")
 _TABLE = re.compile(r"Table with name (\S+) does not exist")
+_FUNCTION = re.compile(r"Table Function with name \"?(\w+)\"? does not exist")
 _COLUMN = re.compile(r"(?:Referenced column|does not have a column named) \"([^\"]+)\"")
 _ALIAS = re.compile(r"Referenced table \"([^\"]+)\" not found")
 _TOLD_EVERY_S = 0.05
@@ -71,6 +73,12 @@ def _file_error(path: str, message: str) -> StoreError:
 
 def _usage_error(connection: duckdb.DuckDBPyConnection, text: str, message: str) -> UsageError:
     tables = _tables(connection)
+    if (wrong := _TABLE.search(message) or _FUNCTION.search(message)) and wrong[1] in sql.names("queries"):
+        return UnknownName(
+            "the name of a table",
+            got=f"'{wrong[1]}'",
+            remedy=f"It is a named query: `theodolite query {wrong[1]}` asks it, in Python `query(connection, …)`.",
+        )
     if wrong := _TABLE.search(message) or _ALIAS.search(message):
         return UnknownName.among("table", wrong[1], tables)
     if wrong := _COLUMN.search(message):

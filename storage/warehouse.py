@@ -15,7 +15,7 @@ from storage.catalog import STAGES_TABLE, Catalog, Run, TablePart, damaged, find
 from storage.checks import CheckResult, run_checks
 from storage.filesystem import Filesystem
 from storage.layout import WAREHOUSE
-from storage.queries import QueryInfo, list_queries, query, run_sql
+from storage.queries import QueryInfo, list_queries, query, query_info, run_sql
 from storage.sql_errors import interruptible
 from storage.tables import TableSpec
 from storage.views import comments, create_view, file_literal, text_literal
@@ -26,6 +26,7 @@ __all__ = [
     "connect",
     "list_queries",
     "query",
+    "query_info",
     "run_checks",
     "run_sql",
     "save_catalog",

@@ -1,33 +1,28 @@
-"""The commands that only read, and answer at once: plan, status, verify, sql, query, models."""
+"""The commands that only read, and answer at once: plan, status, verify, models."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from flows import options as o
 from flows.account import capped
-from flows.captures import Standing, pick_capture, standings
-from flows.checking import check_tables
+from flows.captures import Standing, described, pick_capture, standings
+from flows.checking import check_tables, checks_told
 from flows.configuring import configure
 from flows.console import FAILED, INCOMPLETE, answering, output, plain
 from flows.progress import display_for, shown_by, work
 from flows.session import add_place, capture_options, runs_folder
-from storage.errors import StoreError, UnknownName, UsageError
+from storage.errors import StoreError, UnknownName
 from storage.filesystem import open_runs
 from storage.manifest import list_captures
-from storage.warehouse import CheckResult, connect, list_queries, query, run_sql
+from storage.warehouse import CheckResult
 from tasks.chosen import store_dtypes
-from tasks.registry import tables
 
 if TYPE_CHECKING:
     from tasks.verify_rerun import Rerun
-
-_SHOWN_ROWS = 100
 
 
 @answering
@@ -93,12 +88,17 @@ def plan(
 
 @answering
 def status(capture: o.Capture = None, runs: o.Runs = None, as_json: o.Json = False, verbose: o.Verbose = False) -> None:
-    """Captures and their stages: what is done, stale or partial, and what the last run reused."""
+    """Captures with their settings, and their stages: done, stale or partial, and what the last run reused."""
     where, out = runs_folder(runs), output()
     known = [pick_capture(where, capture)] if capture is not None else list_captures(open_runs(where))
     found = standings(where, known)
-    columns = ["capture", "stage", "key", "status", "shards", "reused in the last run"]
-    out.table(columns, [_status_row(standing) for standing in found])
+    for number, name in enumerate(known):
+        if number:
+            out.say()
+        out.say(name, style="bold")
+        out.say(f"  {described(where, name)}")
+        columns = ["stage", "key", "status", "shards", "reused in the last run"]
+        out.table(columns, [_status_row(standing) for standing in found if standing.capture == name])
     out.add(captures=known, status=[asdict(s) for s in found])
     if known:
         add_place(where, pick_capture(where, capture))
@@ -106,7 +106,7 @@ def status(capture: o.Capture = None, runs: o.Runs = None, as_json: o.Json = Fal
 
 def _status_row(s: Standing) -> list[Any]:
     reused = f"{s.last_run['reused']} of {s.last_run['shards']}" if s.last_run else None
-    return [s.capture, s.stage, s.key[:16], s.status, f"{s.shards_done} of {s.shards_total}", reused]
+    return [s.stage, s.key[:16], s.status, f"{s.shards_done} of {s.shards_total}", reused]
 
 
 @answering
@@ -135,7 +135,7 @@ def verify(
     for problem in problems:
         out.say(problem, style="red")
     out.say(f"{chosen}: {parts} parts read again, {len(problems)} problems")
-    broken = _tell_checks(checks)
+    broken = _tell_checks(checks, verbose=verbose)
     rerun = _tell_rerun(where, chosen, documents, seed or 0) if not problems else None
     with suppress(StoreError):  # a damaged record, which is among the problems: the tables cannot be counted
         add_place(where, chosen)
@@ -161,19 +161,27 @@ def _tell_left(where: str, capture: str) -> bool:
     return False
 
 
-def _tell_checks(checks: list[CheckResult]) -> bool:
-    """Whether one is broken."""
+def _tell_checks(checks: list[CheckResult], *, verbose: bool) -> bool:
+    """Whether one is broken. Those that had no rows hold nothing, and are listed only where all is asked for."""
     out = output()
+    told = [c for c in checks if c.rows_checked or not c.passed]
     rows = [
-        [c.name, "holds" if c.passed else "BROKEN", c.rows_checked, c.worst, "" if c.passed else c.message]
-        for c in checks
+        [c.name, _word(c), c.rows_checked, c.worst, "" if c.passed else c.message]
+        for c in (checks if verbose else told)
     ]
-    out.table(["check", "", "rows", "worst error", ""], rows)
+    if rows:
+        out.table(["check", "", "rows", "worst error", ""], rows)
     broken = [c for c in checks if not c.passed]
     for c in broken:
         out.say(f"{c.name}: {c.message}", style="red")
-    out.say(f"{len(checks) - len(broken)} of {len(checks)} checks hold")
+    out.say(checks_told(checks))
     return bool(broken)
+
+
+def _word(check: CheckResult) -> str:
+    if not check.passed:
+        return "BROKEN"
+    return "holds" if check.rows_checked else "no rows"
 
 
 def _tell_rerun(where: str, capture: str, documents: int, seed: int) -> Rerun | None:
@@ -196,70 +204,6 @@ def _tell_rerun(where: str, capture: str, documents: int, seed: int) -> Rerun | 
         which = ", ".join(map(str, rerun.documents))
         out.say(f"run again through the plain model: documents {which}; {len(rerun.problems)} errors beyond tolerance")
     return rerun
-
-
-@answering
-def sql(
-    statement: Annotated[str, typer.Argument(metavar="SQL", help="One statement that reads.")],
-    runs: o.Runs = None,
-    as_json: o.Json = False,
-    verbose: o.Verbose = False,
-) -> None:
-    """Ask the warehouse in SQL: every table is a view of its name."""
-    _answer(runs_folder(runs), lambda connection: run_sql(connection, statement))
-
-
-@answering
-def query_(
-    name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="The query; without one, all are listed.")
-    ] = None,
-    parameters: Annotated[list[str] | None, typer.Argument(metavar="[PARAMETER=VALUE]...")] = None,
-    runs: o.Runs = None,
-    as_json: o.Json = False,
-    verbose: o.Verbose = False,
-) -> None:
-    """Ask a named query, such as `theodolite query convexity layer=2`."""
-    if name is None:
-        _list_queries()
-        return
-    values = dict(_parameter(text) for text in parameters or ())
-    named = values.get("capture", "null")
-    capture = None if named.lower() == "null" else named
-    _answer(runs_folder(runs), lambda connection: query(connection, name, values), capture)
-
-
-def _parameter(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise UsageError("parameter=value", got=f"'{text}'", where="theodolite query")
-    return name, value
-
-
-def _list_queries() -> None:
-    out, known = output(), list_queries()
-    out.table(
-        ["query", "answers", "parameters"], [[q.name, q.summary, " ".join(p.name for p in q.parameters)] for q in known]
-    )
-    out.add(queries=[{"name": q.name, "grain": q.grain, "summary": q.summary} for q in known])
-
-
-def _answer(where: str, ask: Any, capture: str | None = None) -> None:
-    fs, out = open_runs(where), output()
-    connection = connect(fs, tables())
-    try:
-        answer = ask(connection)
-    finally:
-        connection.close()
-    rows = [list(row.values()) for row in answer.slice(0, _SHOWN_ROWS).to_pylist()]
-    out.table(answer.column_names, rows)
-    if answer.num_rows > _SHOWN_ROWS:
-        out.say(f"… the first {_SHOWN_ROWS} of {answer.num_rows:,} rows; --json gives all")
-    if not answer.num_rows:
-        out.say("No rows: nothing of what was asked for is in the warehouse; `theodolite status` tells what is done.")
-    if list_captures(fs):
-        add_place(where, pick_capture(where, capture))
-    out.add(columns=answer.column_names, rows=plain(answer.to_pylist()))
 
 
 @answering

@@ -82,7 +82,7 @@ def run(
     own = config is not None or max_documents is not None
     tell_account(chosen.run.runs, outcome, None if own else chosen.capture.max_documents)
     tell_place(chosen.run.runs, outcome.capture)
-    tell_next(chosen.run.runs)
+    tell_next(chosen.run.runs, outcome.capture)
 
 
 @answering

@@ -133,6 +133,21 @@ def test_plan_shows_both_ways_to_keep_attention(call: Call) -> None:
         (["query", "convexty", "--runs", "."], 2, "got 'convexty'. Did you mean 'convexity'?"),
         (["query", "convexity", "layer", "--runs", "."], 2, "expected parameter=value, got 'layer'"),
         (["sql", "select * from token_score", "--runs", "."], 2, "token_scores"),
+        (
+            ["sql", "select * from convexity", "--runs", "."],
+            2,
+            "got 'convexity'. It is a named query: `theodolite query convexity` asks it",
+        ),
+        (
+            ["sql", "select 1", "--runs", ".", "--output", "rows.xlsx"],
+            2,
+            "expected a file that ends in .csv, .json, .parquet, got 'rows.xlsx', in --output.",
+        ),
+        (
+            ["query", "convexity", "--output", "absent/rows.csv"],
+            2,
+            "expected a folder to write into, got nothing there, in absent. Make it, or name another place",
+        ),
         (["sql", "drop view captures", "--runs", "."], 2, "expected a statement that reads"),
         (["status"], 1, "expected a folder of runs, got nothing there"),
         (["verify", "--runs", "."], 1, "expected a capture, got none"),
@@ -190,6 +205,27 @@ def test_sql_may_begin_with_a_comment(call: Call) -> None:
     assert answer.code == 0, answer.err
     assert (answer.content["columns"], answer.content["rows"]) == (["a", "a_1"], [{"a": 1, "a_1": 2}])
     assert re.search(r"a +a_1\n", answer.err)  # as people are shown it
+
+
+def test_query_without_a_name_lists_questions(call: Call) -> None:
+    """One line each in a pipe, with the question alone and no padding."""
+    lines = call("query").out.splitlines()
+    listed = {line.split()[0]: line.split(maxsplit=1)[1] for line in lines[: lines.index("")]}
+    assert listed["convexity"] == "Is the output norm convex in the sink rate?"
+    assert set(listed) == {query["name"] for query in call("query", "--json").content["queries"]}
+    assert all(question.endswith("?") and question.count("?") == 1 for question in listed.values())
+    assert lines == [line.rstrip() for line in lines]
+
+
+def test_query_help_tells_the_parameters_with_their_defaults(call: Call) -> None:
+    answer = call("query", "dissociation", "help", "--json")
+    assert answer.code == 0, answer.err
+    told = answer.content["query"]
+    assert told["grain"].startswith("one row per (capture, protocol") and told["grain"] in answer.err
+    assert told["summary"] in answer.err
+    assert re.search(r"^pair_noise=shared +varchar: how the sentences of a minimal pair", answer.err, re.MULTILINE)
+    assert {"name": "resamples", "type": "integer", "default": 2000}.items() <= told["parameters"][-1].items()
+    assert "got 'disociation'. Did you mean 'dissociation'?" in call("query", "disociation", "help").err
 
 
 def _await_work(pid: int) -> None:

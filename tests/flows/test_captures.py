@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.captures import pick_capture
+from flows.captures import described, pick_capture
 from storage.errors import UnknownName
 from storage.filesystem import open_runs
 from storage.layout import Layout
@@ -46,3 +46,38 @@ def test_a_damaged_record_stops_nothing(runs: str) -> None:
     fs.write_bytes(Layout("c").capture_record, b"{")
     assert pick_capture(runs, None) == "a"
     assert pick_capture(runs, "c") == "c"
+
+
+@pytest.fixture
+def alike(tmp_path: Path) -> str:
+    """Captures whose ids begin alike, one of them the beginning of another."""
+    fs = open_runs(str(tmp_path), create=True)
+    for name in ("text-12", "text-1", "text-34", "word-5"):
+        Manifest(fs, Layout(name)).write_capture({"capture": name, "key": KEY, "created_at": "1"})
+    return str(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"), [("w", "word-5"), ("text-3", "text-34"), ("text-1", "text-1"), ("text-12", "text-12")]
+)
+def test_a_beginning_that_one_id_has_will_do(alike: str, given: str, meant: str) -> None:
+    """A whole id is itself, also where another begins with it."""
+    assert pick_capture(alike, given) == meant
+
+
+def test_a_beginning_of_several_is_refused_with_all_of_them(alike: str) -> None:
+    with pytest.raises(UnknownName, match=r"got 'text', with which 3 begin.*They are: text-1, text-12, text-34\."):
+        pick_capture(alike, "text")
+    with pytest.raises(UnknownName, match="Did you mean 'word-5'"):
+        pick_capture(alike, "word-55")
+
+
+def test_what_tells_a_capture_from_another_is_one_line(tmp_path: Path) -> None:
+    settings = {"model": "m", "corpus": ["a.txt", "b.txt"], "window": 64, "stride": 64, "attention": "stored"}
+    settings |= {"dtype": "float32", "store_dtype": "float16", "layers": "0-2", "heads": None}
+    record = {"capture": "c", "key": KEY, "created_at": "1", "settings": settings, "lengths": [64, 64, 9]}
+    record |= {"ingredients": {}, "model_config": {}, "shards": [], "left_out": {}, "versions": {}, "windows": ""}
+    Manifest(open_runs(str(tmp_path), create=True), Layout("c")).write_capture(record)
+    assert described(str(tmp_path), "c") == (
+        "m over a.txt, b.txt, window 64, 3 documents, attention stored, store_dtype float16, layers 0-2"
+    )

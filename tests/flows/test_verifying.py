@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 import typer
 
+from flows.checking import checks_told
 from flows.commands.asking import verify
+from storage.checks import CheckResult
 from tasks import verify_rerun
 from tasks.capture import capture_shards, shards_left
 from tasks.identity import CaptureSettings
@@ -39,6 +41,40 @@ def test_a_sample_is_run_again_and_told(made: Made, call: Call) -> None:
     assert sample["layers"][3]["attention"] is None and sample["layers"][3]["nll"] < 1e-4
     assert re.search(r"layer +attention +output_input +residual +nll", answer.err)
     assert "run again through the plain model: documents " in answer.err
+
+
+def test_checks_without_rows_are_counted_apart(made: Made, call: Call) -> None:
+    """Of a capture alone most tables are empty: their checks hold nothing, and are listed only where all is asked."""
+    quiet = call("verify", "--runs", made.runs, "--documents", "0", "--json")
+    checks = quiet.content["verify"]["checks"]
+    held = [check for check in checks if check["rows_checked"]]
+    assert 0 < len(held) < len(checks) and all(check["passed"] for check in checks)
+    rows = sum(check["rows_checked"] for check in held)
+    told = f"{len(held)} checks of {rows:,} rows hold; {len(checks) - len(held)} had nothing to check"
+    assert told in quiet.err.splitlines()
+    assert "masking_complete" not in quiet.err and re.search(r"^tokens_nll +holds", quiet.err, re.MULTILINE)
+    everything = call("verify", "--runs", made.runs, "--documents", "0", "--verbose").out
+    assert re.search(r"^masking_complete +no rows", everything, re.MULTILINE) and told in everything
+
+
+def test_a_capture_is_told_apart_and_named_by_its_beginning(made: Made, call: Call) -> None:
+    status = call("status", "--runs", made.runs, "--capture", made.capture[:4])
+    assert status.code == 0, status.err
+    name, what, *stages = status.out.splitlines()
+    assert name == made.capture and re.search(r"over .*text\.txt, window 40, \d documents, attention \w+", what)
+    assert [line.split()[2] for line in stages[1:]] == ["done"]
+    cost = call("query", "capture_cost", f"capture={made.capture[:4]}", "--runs", made.runs, "--json")
+    assert [row["capture"] for row in cost.content["rows"]] == [made.capture]
+
+
+def test_broken_checks_are_counted() -> None:
+    results = [
+        CheckResult("a", "x", True, 1500, 0, 0.0, ""),
+        CheckResult("b", "x", False, 10, 2, 1.0, ""),
+        CheckResult("c", "x", True, 0, 0, None, ""),
+    ]
+    assert checks_told(results) == "1 checks of 1,500 rows hold; 1 broken; 1 had nothing to check"
+    assert checks_told(results[:1]) == "1 checks of 1,500 rows hold"
 
 
 def test_errors_beyond_tolerance_end_with_1(
