@@ -64,8 +64,9 @@ def test_each_recipe_runs(warehouse: duckdb.DuckDBPyConnection, recipe: str) -> 
 
 
 def test_the_commands_run(warehouse: duckdb.DuckDBPyConnection) -> None:
-    (statement,) = re.findall(r'theodolite sql "(.+)"', ASKING)
-    assert run_sql(warehouse, statement).num_rows == 2
+    means, fits = re.findall(r'theodolite sql "(.+?)"', ASKING)
+    assert run_sql(warehouse, means).num_rows == 2
+    assert run_sql(warehouse, fits).num_columns > 2
 
 
 def test_python_in_the_docs_uses_names_that_there_are() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -55,3 +56,20 @@ def test_repair(made: Made) -> None:
             assert row["nll_repaired_sum"] == pytest.approx(row["nll_perturbed_sum"], rel=1e-6)
     apart = [abs(r["nll_repaired_sum"] - r["nll_perturbed_sum"]) for r in rows if r["repaired_layers"] == "1-3"]
     assert min(apart) > 1e-4
+
+
+@pytest.mark.parametrize("name", ["perturbation", "propagation", "repair"])
+def test_sets_of_layers_with_one_end_and_size_are_apart(name: str, made: Made) -> None:
+    grid = {"deltas": "2", "relative_deltas": "", "protocols": "exact", "arms": "angle", "first_token": "include"}
+    more = {"targets": "mlp_output", "sets": "all"} if name == "repair" else {}
+
+    def rows(layers: str) -> list[dict[str, Any]]:
+        found = run(made, name, {**grid, **more, "seeds": "1", "layers": layers}).rows(name)
+        figures = ("nll_sum", "nll_perturbed_sum", "nll_repaired_sum", "distance_mean")
+        return [{key: row[key] for key in ("doc", "layers", "layer", *figures) if key in row} for row in found]
+
+    together, alone = rows("0+1+3,0+2+3"), rows("0+2+3")
+    assert [row for row in together if row["layers"] == "0,2-3"] == alone
+    assert [{**row, "layers": ""} for row in together if row["layers"] == "0-1,3"] != [
+        {**row, "layers": ""} for row in alone
+    ]

@@ -165,6 +165,7 @@ def test_the_paper_s_orders_are_the_default() -> None:
     ("values", "error", "told"),
     [
         ({"retentions": "0.5,0"}, UsageError, r"retentions in \(0, 1\], got 0.0, in pruning.retentions"),
+        ({"retentions": "1,0.5,0.50000001"}, UsageError, "retentions that differ in float32"),
         ({"retentions": "1.5"}, UsageError, r"retentions in \(0, 1\], got 1.5"),
         ({"retentions": "nan"}, UsageError, r"retentions in \(0, 1\], got nan"),
         ({"retentions": "0.5,0.50"}, UsageError, "values, each once, got 0.5, 0.5, of which some are twice"),
