@@ -108,7 +108,7 @@ def _document_columns(windows: dict[str, list], token_ids: list[np.ndarray], nll
 
 
 def _token_columns(prepared: Prepared, token_ids: list[np.ndarray], nll: list[np.ndarray]) -> dict[str, Any]:
-    reading = reading_of(resolve(prepared.settings["model"]), prepared.record["model_config"])
+    reading = reading_of(resolve(prepared.model), prepared.record["model_config"])
     lengths = np.asarray([len(ids) for ids in token_ids])
     return {
         "doc": np.repeat(np.arange(len(lengths), dtype=np.int32), lengths),

@@ -30,4 +30,4 @@ def captured_model(prepared: Prepared) -> LoadedModel:
     """
     settings = prepared.settings
     device = pick_device(settings["device"])
-    return _load(settings["model"], settings["dtype"], device, prepared.record["ingredients"]["model_digest"])
+    return _load(prepared.model, settings["dtype"], device, prepared.record["ingredients"]["model_digest"])

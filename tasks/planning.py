@@ -29,7 +29,7 @@ from tasks.estimates import (
 from tasks.identity import CaptureIdentity, CaptureSettings, blocks, capture_identity, package_versions
 from tasks.memory import batch_tokens, likely_device, memory_of
 from tasks.models.rebuildable import require_rebuildable, why_not
-from tasks.models.sources import ModelSource, read_config, resolve
+from tasks.models.sources import ModelSource, on_disk, read_config, resolve
 from tasks.prepared import Prepared
 from tasks.progress import Progress, emit
 from tasks.reading import Documents, Reading, reading_of
@@ -278,6 +278,7 @@ def _capture_record(described: Described, plan: CapturePlan, lengths: list[int])
         "ingredients": described.identity.ingredients,
         "settings": _settings(described),
         "model_config": described.config,
+        "model_at": on_disk(settings.model),
         "lengths": lengths,
         "shards": blocks(lengths, settings.shard_tokens, padded=False),
         "left_out": plan.left_out,

@@ -34,6 +34,12 @@ class Prepared:
         return self.record["settings"]
 
     @property
+    def model(self) -> str:
+        """The captured model by the name under which it is found from any folder: one that was captured from a path
+        must not be looked for on the hub because nothing lies there any more, or because this is another folder."""
+        return self.record.get("model_at") or self.record["settings"]["model"]
+
+    @property
     def n_shards(self) -> int:
         return len(self.record["shards"])
 

@@ -96,7 +96,7 @@ def rerun_sample(runs: str, capture: str, documents: int, seed: int) -> Rerun:
 
 def _source(prepared: Prepared) -> ModelSource | str:
     """The model's files, or why there are none. Raises ForeignStore where they are not those that were captured."""
-    name, digest = prepared.settings["model"], prepared.record["ingredients"]["model_digest"]
+    name, digest = prepared.model, prepared.record["ingredients"]["model_digest"]
     try:
         return resolve_captured(name, digest, "Its files changed since; --documents 0 verifies without the model.")
     except (ModelError, UsageError) as error:

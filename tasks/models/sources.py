@@ -78,6 +78,12 @@ def resolve(name: str) -> ModelSource:
     return _from_hub(name)
 
 
+def on_disk(name: str) -> str | None:
+    """The absolute path of a model that was named by a path; None for one that ships, or lies on the hub."""
+    path = Path(name).expanduser()
+    return None if name in (SAMPLE, SMOLLM2) or not path.exists() else str(path.resolve())
+
+
 def read_config(source: ModelSource) -> dict[str, Any]:
     """The model's configuration as plain values; of a GGUF file, its sizes under the same names."""
     if source.gguf_file:

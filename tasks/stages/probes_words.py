@@ -37,7 +37,7 @@ def words_of(prepared: Prepared, documents: Sequence[int], parameters: ProbesPar
     Raises CorpusError for a capture whose corpus is no treebank, ForeignStore where its tokenizer changed.
     """
     known, captured = _treebank(prepared, parameters, key), prepared.record["ingredients"]["tokenizer_digest"]
-    encoder = captured_encoder(resolve(prepared.settings["model"]), captured)
+    encoder = captured_encoder(resolve(prepared.model), captured)
     windows, counts = read_windows(prepared.fs, prepared.layout), dict.fromkeys(COUNTS, 0)
     found = [np.empty((0, len(OF_WORD)), np.int32)]
     for doc in documents:

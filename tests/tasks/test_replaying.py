@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from storage.errors import ForeignStore, UnknownName, UsageError
+from storage.errors import ForeignStore, ModelError, UnknownName, UsageError
 from tasks import loaded
 from tasks.models.interventions import ScaleHeads
 from tasks.replaying import CapturedReplay
@@ -74,3 +74,21 @@ def test_a_model_whose_weights_changed_is_refused(tmp_path: Path) -> None:
     loaded._load.cache_clear()  # which holds the weights that were captured
     with pytest.raises(ForeignStore, match=r"the model that was captured \(digest .*Its files changed since"):
         list(CapturedReplay.open(made.runs, made.capture).run(0))
+
+
+def test_a_model_named_from_another_folder_is_found_and_never_looked_for_on_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_model(Path("model"))
+    Path("text.txt").write_text(TEXT)
+    made = made_captures.make(Path("model"), [tmp_path / "text.txt"], tmp_path / "runs", window=29)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    loaded._load.cache_clear()
+    assert list(CapturedReplay.open(made.runs, made.capture).run(2))
+    (tmp_path / "model").rename(tmp_path / "moved")
+    loaded._load.cache_clear()
+    monkeypatch.setattr("tasks.models.sources._from_hub", lambda name: pytest.fail(f"looked for {name} on the hub"))
+    with pytest.raises(ModelError, match=r"the model that was captured.*It is gone from there"):
+        list(CapturedReplay.open(made.runs, made.capture).run(2))
