@@ -23,7 +23,10 @@ _FUNCTION = re.compile(r"Table Function with name \"?(\w+)\"? does not exist")
 _COLUMN = re.compile(r"(?:Referenced column|does not have a column named) \"([^\"]+)\"")
 _ALIAS = re.compile(r"Referenced table \"([^\"]+)\" not found")
 _TOLD_EVERY_S = 0.05
-_VERIFY = "Run `theodolite verify` to see what is lost, then the stage again."
+_VERIFY = (
+    "Delete this file if it is there, and run the same stage of the capture again: it makes anew what is lost. "
+    "`theodolite verify` reads the other files too."
+)
 
 
 def interruptible(connection: duckdb.DuckDBPyConnection, work: Callable[[], Answer]) -> Answer:
