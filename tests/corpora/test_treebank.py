@@ -135,6 +135,7 @@ RANGE = "{}\tdont\t_\t_\t_\t_\t_\t_\t_\t_\n"
         (RANGE.format("0-1") + word(1, "dont"), 1, "0-1 after word 0"),
         (word(1, "go") + RANGE.format("2-1") + word(2, "dont"), 2, "2-1 after word 1"),
         (RANGE.format("1-2") + RANGE.format("1-2") + word(1, "do") + word(2, "nt"), 2, "1-2 after word 0"),
+        (RANGE.format("1-2") + RANGE.format("3-4") + word(1, "do"), 2, "3-4 after word 0"),
         (
             RANGE.format("1-2") + word(1, "do") + RANGE.format("2-3") + word(2, "nt") + word(3, "go"),
             3,
