@@ -62,5 +62,5 @@ def train_run(
         dropout=dropout,
         precision=precision,
         gate_statistics=gate_statistics,
-    ).check()
+    ).check(checkpoint_every)
     return train_model(text or ["python-topics"], out, field, settings, checkpoint_every)

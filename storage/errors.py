@@ -66,6 +66,10 @@ class CaptureCheckError(TheodoliteError, ArithmeticError):
     """A capture-time identity was breached; names model, layer, document and row."""
 
 
+class TrainingDiverged(TheodoliteError, ArithmeticError):
+    """A loss or the weights of a model in training are no longer finite. The last good checkpoint stays."""
+
+
 class StoreError(TheodoliteError, OSError):
     """Something is wrong with what lies in a run folder."""
 
@@ -83,7 +87,7 @@ class ForeignStore(StoreError, ValueError):
 
 
 class StorageFull(StoreError):
-    """The disk has no room left. What was published stays; the same command resumes."""
+    """The disk, or a limit on files, has no room left. What was published stays; the same command resumes."""
 
 
 class StorageReadOnly(StoreError, PermissionError):

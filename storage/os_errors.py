@@ -11,13 +11,14 @@ from pathlib import Path
 from storage.errors import DamagedPart, MissingPart, StorageFull, StorageReadOnly, TheodoliteError
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
+_TOO_LARGE = {errno.EFBIG}
 _NO_FILE = {errno.EISDIR, errno.ENOTDIR}
 _READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
 
 
 @contextmanager
 def translate_os_errors(where: str) -> Iterator[None]:
-    """Turn "no space" and "not permitted" of any writer into the family's errors; `where` is what is being written."""
+    """Turn any writer's "no space", "too large" and "not permitted" into the family's; `where` is what is written."""
     try:
         yield
     except TheodoliteError:
@@ -25,6 +26,8 @@ def translate_os_errors(where: str) -> Iterator[None]:
     except OSError as error:
         if error.errno in _FULL:
             raise _full_error(where) from error
+        if error.errno in _TOO_LARGE:
+            raise _too_large_error(where) from error
         if error.errno in _READ_ONLY:
             raise read_only_error(where) from error
         if error.errno in _NO_FILE:
@@ -46,6 +49,16 @@ def _full_error(where: str) -> StorageFull:
         got=f"{free:,} bytes free",
         where=str(_nearest_folder(where)),
         remedy="What was published stays: free space and run the same command again.",
+    )
+
+
+def _too_large_error(where: str) -> StorageFull:
+    """A limit on the size of one file is another want of room, which no freeing of space cures."""
+    return StorageFull(
+        f"room to write {where}",
+        got="a limit on the size of a file",
+        where=str(_nearest_folder(where)),
+        remedy="What was published stays: raise the limit (`ulimit -f unlimited`) and run the same command again.",
     )
 
 

@@ -93,6 +93,13 @@ class SurveySteps(Protocol):
         """Two neighbouring ones as one, in shard order; the last is every later step's `context.survey`."""
 
 
+class TextSteps(Protocol):
+    """The function that the module of a stage holds besides, which gives the model texts of its own files."""
+
+    def require_fitting(self, parameters: Any, replay: CapturedReplay) -> None:
+        """Raises CorpusError for a text that the model cannot be given, such as one longer than its positions."""
+
+
 @dataclass(frozen=True)
 class Stage:
     """One analysis, declared."""
@@ -127,11 +134,18 @@ class Stage:
     surveys: bool = False
     """Whether what all shards hold must be known before any of them has rows: its module then has SurveySteps too."""
 
+    reads_texts: bool = False
+    """Whether it gives the model texts of files that its parameters name: its module then has TextSteps too."""
+
     def steps(self) -> StageSteps:
         return import_module(self.module)
 
     def survey_steps(self) -> SurveySteps:
         """Those of a stage that surveys."""
+        return import_module(self.module)
+
+    def text_steps(self) -> TextSteps:
+        """Those of a stage that reads texts."""
         return import_module(self.module)
 
     def parameter_names(self) -> tuple[str, ...]:

@@ -66,7 +66,8 @@ class _PartRows:
 def prepare_stage(runs: str, capture: str, name: str, overrides: Mapping[str, Any], seed: int = 0) -> str:
     """Write down what is to be done and return its key; it is the stage's current key from now on.
 
-    Raises UnknownName or UsageError for a stage, parameter or store that does not fit, before anything runs.
+    Raises UnknownName or UsageError for a stage, parameter or store that does not fit, and CorpusError for a text that
+    the model cannot be given, before anything runs.
     """
     prepared, declared = Prepared.open(runs, capture), stage(name)
     parameters = stage_parameters(declared, overrides)
@@ -77,7 +78,9 @@ def prepare_stage(runs: str, capture: str, name: str, overrides: Mapping[str, An
         declared.suits(parameters, open_store(prepared, declared).shape, prepared.record["lengths"])
     key = stage_key(declared, parameters, prepared.record["key"], seed)
     if declared.needs_model and stage_parts_left(runs, capture, name, key):
-        open_replay(runs, capture)  # what it refuses is refused before this run stands in an older one's place
+        replay = open_replay(runs, capture)  # what is refused here is before this run stands in an older one's place
+        if declared.reads_texts:
+            declared.text_steps().require_fitting(parameters, replay)
     request(prepared, StageRun(name, key, declared.version, declared.describe(parameters), seed))
     return key
 

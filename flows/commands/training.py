@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -80,18 +79,14 @@ def train(
 
     def flow() -> Any:
         from flows.train_run import train_run
-        from tasks.training.settings import TrainSettings
 
-        with TrainingTold(TrainSettings.of(variant, **chosen).steps, checkpoint_every).shown():
+        with TrainingTold(settings.steps, checkpoint_every).shown():
             return train_run(out, text, field=field, variant=variant, checkpoint_every=checkpoint_every, **chosen)
 
-    def check() -> Sequence[str]:
-        from tasks.training.settings import TrainSettings
+    from tasks.training.settings import TrainSettings
 
-        TrainSettings.of(variant, **chosen).check()
-        return WITH_MODEL
-
-    result, told = in_prefect(flow, check), output()
+    settings = TrainSettings.of(variant, **chosen).check(checkpoint_every)  # refused before Prefect starts
+    result, told = in_prefect(flow, lambda: WITH_MODEL), output()
     done = "was trained before" if result.already_done else _seconds(result)
     told.say(f"{result.parameters:,} parameters, {done}: {result.held_out_nats:.3f} nats per held-out character")
     told.say(f"theodolite run --model {shlex.quote(out)}{_corpus_again(text)}")

@@ -41,6 +41,11 @@ class Question:
     label: int
     """The right one, counted from 0."""
 
+    @property
+    def alike(self) -> bool:
+        """Whether two choices or more are the same text, of which none can be picked."""
+        return len(set(self.prompts)) < len(self.prompts)
+
 
 def task_files(paths: Sequence[str]) -> list[CorpusFile]:
     """The files that hold questions. Raises UsageError or CorpusError for what is no JSON Lines, before it is read."""

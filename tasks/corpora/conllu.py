@@ -11,7 +11,9 @@ from tasks.corpora.files import CorpusFile
 from tasks.corpora.lines import read_lines
 
 COLUMNS = 10
-WORD = re.compile(r"(\d+)(?:-(\d+)|\.(\d+))?")
+DIGITS = 9
+"""The most that a number may have: more are damage, not a sentence of so many words."""
+WORD = re.compile(rf"(\d{{1,{DIGITS}}})(?:-(\d{{1,{DIGITS}}})|\.(\d+))?")
 """A word `7`, a multi-word token `7-8` (the written form of the words 7 and 8), an empty node `7.1` (not written)."""
 COMMENT = re.compile(r"#\s*(text|sent_id)\s*=\s?(.*)")
 
@@ -48,6 +50,8 @@ class Sentence:
     written: list[Written] = field(default_factory=list)
     covered: int = 0
     """Words up to this one belong to the last multi-word token."""
+    covered_line: int = 0
+    """Where that token stands."""
 
     def text(self) -> str:
         """What `# text =` says; without it, the written forms joined."""
@@ -63,8 +67,8 @@ def read_sentences(file: CorpusFile) -> Iterator[Sentence]:
     sentence: Sentence | None = None
     for number, line in read_lines(file):
         if not line.strip():
-            if sentence is not None and sentence.words:
-                yield sentence
+            if sentence is not None and sentence.written:
+                yield _whole(sentence, file)
                 sentence = None
             continue
         sentence = sentence or Sentence(number)
@@ -73,17 +77,35 @@ def read_sentences(file: CorpusFile) -> Iterator[Sentence]:
                 sentence.comments[match[1]] = match[2]
         else:
             _add_word(sentence, file, number, line)
-    if sentence is not None and sentence.words:
-        yield sentence
+    if sentence is not None and sentence.written:
+        yield _whole(sentence, file)
+
+
+def _whole(sentence: Sentence, file: CorpusFile) -> Sentence:
+    """The sentence itself; CorpusError where its last multi-word token is of more words than there are."""
+    if sentence.covered > len(sentence.words):
+        raise _wrong_range(sentence, f"a sentence of {len(sentence.words)} words", file, sentence.covered_line)
+    return sentence
+
+
+def _wrong_range(sentence: Sentence, got: str, file: CorpusFile, number: int) -> CorpusError:
+    return CorpusError(
+        "a multi-word token of the words that follow it",
+        got=got,
+        where=file.place(number),
+        remedy="Mend or remove that sentence: the range names its first and last word, which come after it.",
+    )
 
 
 def _add_word(sentence: Sentence, file: CorpusFile, number: int, line: str) -> None:
     columns = line.split("\t")
     match = WORD.fullmatch(columns[0])
-    if len(columns) != COLUMNS or match is None:
+    if len(columns) != COLUMNS or match is None or (columns[6].isdecimal() and len(columns[6]) > DIGITS):
+        head = f", the seventh '{columns[6][:20]}'" if len(columns) == COLUMNS else ""
         raise CorpusError(
-            f"a CoNLL-U word: {COLUMNS} columns separated by tabs, the first one its number",
-            got=f"{len(columns)} column(s), the first '{columns[0][:20]}'",
+            f"a CoNLL-U word: {COLUMNS} columns separated by tabs, the first one its number, the seventh its head's, "
+            f"of at most {DIGITS} digits",
+            got=f"{len(columns)} column(s), the first '{columns[0][:20]}'{head}",
             where=file.place(number),
             remedy="Mend or remove that sentence.",
         )
@@ -91,7 +113,10 @@ def _add_word(sentence: Sentence, file: CorpusFile, number: int, line: str) -> N
     if empty is not None:
         return
     if last is not None:
-        sentence.covered = int(last)
+        at = len(sentence.words)
+        if sentence.covered > at or int(first) != at + 1 or int(last) < int(first):
+            raise _wrong_range(sentence, f"{first}-{last} after word {at}", file, number)
+        sentence.covered, sentence.covered_line = int(last), number
     else:
         sentence.words.append(Word(columns[1], columns[3], columns[6]))
         if int(first) != len(sentence.words):

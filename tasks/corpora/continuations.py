@@ -39,6 +39,11 @@ class Item:
         """Each choice's context and continuation."""
         return [np.concatenate([self.contexts[c.context], c.token_ids]) for c in self.choices]
 
+    @property
+    def alike(self) -> bool:
+        """Whether two choices or more are the same tokens in the same context: no model decides between them."""
+        return len({ids.tobytes() for ids in self.documents}) < len(self.choices)
+
 
 @dataclass(frozen=True)
 class ItemEncoder:

@@ -67,6 +67,9 @@ def _choose(strings: list[str]) -> str:
     return f"Choose with --field one of: {', '.join(strings)}." if strings else "No field of it holds text."
 
 
+_ANOTHER = "Mend or remove that line, or choose another field with --field."
+
+
 def read_jsonl(file: CorpusFile, wanted: str | None) -> Iterator[tuple[str, str]]:
     """(text, place) of every line; blank lines are passed over, a null is an empty text."""
     fields: tuple[str, ...] = ()
@@ -81,7 +84,8 @@ def read_jsonl(file: CorpusFile, wanted: str | None) -> Iterator[tuple[str, str]
         for field in fields:
             if field not in row:
                 raise UnknownName.among("field", field, row, where=file.place(number))
-        yield joined(text_in(file, number, field, row[field]) for field in fields), f"{file.name}:{number}"
+        texts = (text_in(file, number, field, row[field], _ANOTHER) for field in fields)
+        yield joined(texts), f"{file.name}:{number}"
 
 
 def parse_row(file: CorpusFile, number: int, line: str) -> dict[str, Any]:
@@ -97,8 +101,12 @@ def parse_row(file: CorpusFile, number: int, line: str) -> dict[str, Any]:
     return row
 
 
-def text_in(file: CorpusFile, number: int, field: str, value: object) -> str:
-    """The text of a row's field, a null as an empty one. Raises CorpusError naming the line."""
+_MEND = "Mend or remove that line."
+
+
+def text_in(file: CorpusFile, number: int, field: str, value: object, remedy: str = _MEND) -> str:
+    """The text of a row's field, a null as an empty one. Raises CorpusError naming the line, and the remedy for a value
+    that is no text: where fields can be chosen it is another one."""
     if value is None:
         return ""
     if not isinstance(value, str):
@@ -106,7 +114,7 @@ def text_in(file: CorpusFile, number: int, field: str, value: object) -> str:
             f"a string in the field '{field}'",
             got=f"a {type(value).__name__}",
             where=file.place(number),
-            remedy="Mend or remove that line, or choose another field with --field.",
+            remedy=remedy,
         )
     try:
         value.encode()
@@ -115,7 +123,7 @@ def text_in(file: CorpusFile, number: int, field: str, value: object) -> str:
             f"text in the field '{field}'",
             got=f"half a surrogate pair at character {error.start}",
             where=file.place(number),
-            remedy="Mend or remove that line.",
+            remedy=_MEND,
         ) from error
     return value
 

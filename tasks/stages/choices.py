@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tasks.replaying import CapturedReplay
     from tasks.stages.choices_declaration import ChoicesParameters
 
-__all__ = ["combine", "finish", "per_shard"]
+__all__ = ["combine", "finish", "per_shard", "require_fitting"]
 
 _PASSES = 256
 """Passes over a choice that a piece of work holds, one item at least: pieces are what an interrupted run keeps."""
@@ -38,13 +38,20 @@ _PASSES = 256
 def per_shard(
     store: ActivationStore, shard: ShardReader, parameters: ChoicesParameters, context: StageContext, rows: Rows
 ) -> tuple[Partial, dict[str, int]]:
-    """Rows per item of this shard's and condition; counts of contexts cut and of candidates without a defined score."""
+    """Rows per item of this shard's and condition.
+
+    And counts of contexts cut, of items left out since choices of theirs are alike, and of undefined scores.
+    """
     replay, shape = replay_of(context), store.shape
-    cells, quality = _cells(parameters, shape), {"contexts_cut": 0, "undefined_scores": 0}
+    cells = _cells(parameters, shape)
     seed = seed_for(context.seed, "choices", replay.prepared.record["key"])
     passes = ChoicePasses(replay, cells)
     conditions = _conditions(cells, shape)
-    for number, items in _pieces(_items(parameters, shard, replay), 1 + len(cells)):
+    given = _items(parameters, shard, replay)
+    kept = [item for item in given if not item.alike]
+    context.advance(len(given) - len(kept))
+    quality = {"contexts_cut": 0, "items_alike": len(given) - len(kept), "undefined_scores": 0}
+    for number, items in _pieces(kept, 1 + len(cells)):
         found = _piece(passes, context, f"items-{number}", items, seed)
         quality["contexts_cut"] += sum(item.cut for item in items)
         quality["undefined_scores"] += int(found["undefined"].sum())
@@ -73,15 +80,26 @@ def _conditions(cells: Sequence[MaskedCell], shape: StoreShape) -> dict[str, Any
     return {name: [columns[name] for columns in named] for name in KEYS}
 
 
+def require_fitting(parameters: ChoicesParameters, replay: CapturedReplay) -> None:
+    """Tokenise every item. Raises CorpusError for the first that the model cannot be given."""
+    encoder = _encoder(replay)
+    for question in parameters.questions():
+        encoder.item(question)
+
+
 def _items(parameters: ChoicesParameters, shard: ShardReader, replay: CapturedReplay) -> list[Item]:
-    """The shard's items, tokenised as the capture's corpus was."""
+    """The shard's items."""
+    encoder, questions = _encoder(replay), parameters.questions()
+    return [encoder.item(questions[i]) for i in shard_part(len(questions), shard.index, replay.prepared.n_shards)]
+
+
+def _encoder(replay: CapturedReplay) -> ItemEncoder:
+    """Tokenises as the capture's corpus was."""
     prepared, loaded = replay.prepared, captured_model(replay.prepared)
     config: Any = loaded.model.config
     encoder = captured_encoder(loaded.source, prepared.record["ingredients"]["tokenizer_digest"])
     bos = bos_of(prepared.settings["bos"], encoder.bos_id, encoder.adds_bos)
-    items = ItemEncoder(encoder.encode, bos, max_positions(config.to_dict()))
-    questions = parameters.questions()
-    return [items.item(questions[i]) for i in shard_part(len(questions), shard.index, prepared.n_shards)]
+    return ItemEncoder(encoder.encode, bos, max_positions(config.to_dict()))
 
 
 def _pieces(items: Sequence[Item], n_conditions: int) -> Iterator[tuple[int, list[Item]]]:

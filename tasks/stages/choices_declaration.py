@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from storage.errors import UsageError
+from storage.errors import CorpusError, UsageError
 from storage.tables import DOUBLE, INT, TEXT, table
 from tasks.registry import Stage
 from tasks.stages.masking_grid import KEYS, MaskingGrid
@@ -71,10 +71,18 @@ class ChoicesParameters(MaskingGrid):
         return task_files(self.files)
 
     def questions(self) -> list[Question]:
-        """Those of every task, in order. Raises CorpusError for a file that cannot be read."""
+        """Those of every task, in order. Raises CorpusError for files that cannot be read, or tell nothing."""
         from tasks.corpora.choices import read_questions
 
-        return list(read_questions(self.task_files(), self.items))
+        found = list(read_questions(self.task_files(), self.items))
+        if all(question.alike for question in found):
+            raise CorpusError(
+                "questions whose choices differ from one another",
+                got=f"{len(found)} with choices that are the same",
+                where=found[0].place,
+                remedy="Give other files: which choice is picked cannot be told of these.",
+            )
+        return found
 
 
 def shard_part(n_items: int, shard: int, n_shards: int) -> range:
@@ -100,7 +108,7 @@ def n_items(parameters: ChoicesParameters, shards: Sequence[int], n_shards: int)
 
 CHOICES_STAGE = Stage(
     name="choices",
-    version=1,
+    version=2,
     parameters=ChoicesParameters,
     reads=frozenset(),
     tables=(CHOICES,),
@@ -111,4 +119,5 @@ CHOICES_STAGE = Stage(
     identity=identity,
     unit="items",
     units=n_items,
+    reads_texts=True,
 )

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tasks.replaying import CapturedReplay
     from tasks.stages.minimal_pairs_declaration import MinimalPairsParameters
 
-__all__ = ["combine", "combine_survey", "finish", "per_shard", "survey"]
+__all__ = ["combine", "combine_survey", "finish", "per_shard", "require_fitting", "survey"]
 
 _PASSES = 512
 """Passes over a sentence that a piece of work holds, one pair at least: pieces are what an interrupted run keeps."""
@@ -63,10 +63,15 @@ def per_shard(
     return {}, quality
 
 
-def _pairs(
-    parameters: MinimalPairsParameters, shard: ShardReader, replay: CapturedReplay, context: StageContext
-) -> tuple[list[EncodedPair], dict[str, int]]:
-    """The shard's pairs, tokenised as the capture's corpus was, and how many are left out.
+def require_fitting(parameters: MinimalPairsParameters, replay: CapturedReplay) -> None:
+    """Tokenise every pair. Raises CorpusError for the first that the model cannot be given."""
+    encoder = _encoder(replay)
+    for pair in parameters.pairs():
+        encoder.pair(pair)
+
+
+def _encoder(replay: CapturedReplay) -> PairEncoder:
+    """Tokenises as the capture's corpus was.
 
     Whatever BOS token there is stands in front, also where the tokenizer by itself would put none: without one nothing
     predicts the first token, which may be all that tells the sentences apart.
@@ -75,9 +80,15 @@ def _pairs(
     config: Any = loaded.model.config
     encoder = captured_encoder(loaded.source, prepared.record["ingredients"]["tokenizer_digest"])
     bos = None if prepared.settings["bos"] == "never" else encoder.bos_id
-    encode = PairEncoder(encoder.encode, bos, max_positions(config.to_dict())).pair
-    written = parameters.pairs()
-    given = [encode(written[i]) for i in shard_part(len(written), shard.index, prepared.n_shards)]
+    return PairEncoder(encoder.encode, bos, max_positions(config.to_dict()))
+
+
+def _pairs(
+    parameters: MinimalPairsParameters, shard: ShardReader, replay: CapturedReplay, context: StageContext
+) -> tuple[list[EncodedPair], dict[str, int]]:
+    """The shard's pairs, and how many are left out."""
+    encoder, written = _encoder(replay), parameters.pairs()
+    given = [encoder.pair(written[i]) for i in shard_part(len(written), shard.index, replay.prepared.n_shards)]
     kept = [pair for pair in given if pair.scored and not pair.alike]
     context.advance(len(given) - len(kept))
     quality = {"pairs_alike": sum(pair.scored and pair.alike for pair in given)}

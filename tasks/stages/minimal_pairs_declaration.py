@@ -174,4 +174,5 @@ MINIMAL_PAIRS_STAGE = Stage(
     unit="pairs",
     units=n_pairs,
     surveys=True,
+    reads_texts=True,
 )

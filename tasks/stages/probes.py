@@ -106,21 +106,21 @@ def split(words: Partial, target: str, parameters: ProbesParameters, seed: int) 
 
 
 def states_of(store: ActivationStore, layer: int, words: Partial, drawn: np.ndarray) -> np.ndarray:
-    """(n, D) float64: the residual stream before a layer (n_layers: after the last) at the words drawn."""
+    """(n, D) float64: the residual stream before a layer (n_layers: after the last) at the words drawn.
+
+    n is 0 in a treebank that annotates nothing that is asked for: its probes are undefined.
+    """
     of_document: dict[int, list[int]] = {}
     for row, word in enumerate(drawn):
         of_document.setdefault(int(words["doc"][word]), []).append(row)
-    found: np.ndarray | None = None
+    found = np.empty((len(drawn), store.shape.streams * store.shape.d_model))
     for index in store.shards:
         reader = store.shard(index)
         wanted = of_document.keys() & set(reader.documents)
         for document in reader.layer(layer, ("residual",), wanted) if wanted else ():
             assert document.residual is not None
             rows = of_document[document.doc]
-            if found is None:
-                found = np.empty((len(drawn), document.residual.shape[1]))
             found[rows] = document.residual.numpy()[words["position"][drawn[rows]]]
-    assert found is not None
     return found
 
 

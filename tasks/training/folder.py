@@ -76,7 +76,7 @@ class TrainingFolder:
 
     def finish(self, log: Mapping[str, Any]) -> None:
         """Record the run as done and drop its checkpoint."""
-        self.write(LOG, (json.dumps({"identity": self.identity, **log}, indent=1) + "\n").encode())
+        self.write(LOG, (json.dumps({"identity": self.identity, **log}, indent=1, allow_nan=False) + "\n").encode())
         self._files.remove(CHECKPOINT)
 
     def save(self, checkpoint: Checkpoint) -> None:
@@ -113,6 +113,9 @@ class TrainingFolder:
                 notes = json.loads((file.metadata() or {})["theodolite"])
         except (SafetensorError, ValueError, KeyError) as error:
             raise self._damaged(CHECKPOINT) from error
+        kinds = {"identity": dict, "step": int, "losses": list, "seconds": float, "digest": str}
+        if not isinstance(notes, dict) or any(not isinstance(notes.get(k), kind) for k, kind in kinds.items()):
+            raise self._damaged(CHECKPOINT)
         return notes
 
     def _read_log(self) -> dict[str, Any]:
@@ -120,7 +123,7 @@ class TrainingFolder:
             log = json.loads(self._files.read_bytes(LOG))
         except ValueError as error:
             raise self._damaged(LOG) from error
-        if not isinstance(log, dict) or not {"identity", "result"} <= log.keys():
+        if not isinstance(log, dict) or any(not isinstance(log.get(k), dict) for k in ("identity", "result")):
             raise self._damaged(LOG)
         return log
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from storage.errors import UsageError
+from tasks.training.diverging import require_finite, require_finite_weights
 from tasks.training.export import export, halved
 from tasks.training.folder import Checkpoint, TrainingFolder
 from tasks.training.optimiser import Optimiser
@@ -60,11 +60,9 @@ def train(
     as an undisturbed run. Two calls at once: the second waits (and calls `on_wait`), then finds the work done.
 
     Raises: UsageError (settings, or an `out` that holds something else), CorpusError (too little text), DamagedPart
-    (an unreadable checkpoint), StorageFull, StorageReadOnly.
+    (an unreadable checkpoint), TrainingDiverged (a loss or weights that are not finite), StorageFull, StorageReadOnly.
     """
-    settings = (settings or TrainSettings()).check()
-    if checkpoint_every < 1:
-        raise UsageError("a checkpoint every 1 or more steps", got=str(checkpoint_every), where="training settings")
+    settings = (settings or TrainSettings()).check(checkpoint_every)
     text = training_text(documents, settings)
     folder = TrainingFolder(out, {**settings.describe(), "text_digest": text.digest})
     with folder.lock(on_wait):
@@ -111,7 +109,7 @@ class _Run:
         self.folder.save(self.state)
 
     def advance(self, checkpoint_every: int, progress: Listener | None) -> None:
-        """Take the steps that are left."""
+        """Take the steps that are left; no checkpoint is kept of weights that are not finite."""
         started, first = time.perf_counter(), self.state.step
         self.model.train()
         while self.state.step < self.settings.steps:
@@ -119,9 +117,10 @@ class _Run:
             self.state.step += 1
             last = self.state.step == self.settings.steps
             if self.state.step % MEASURE_EVERY == 0 or self.state.step == 1 or last:
-                held_out = self.measure(MEASURED_WINDOWS)
+                held_out = require_finite(self.measure(MEASURED_WINDOWS), f"after step {self.state.step}")
                 self.state.losses.append({"step": self.state.step, "train": round(loss, 4), "held_out": held_out})
             if self.state.step % checkpoint_every == 0 or last:  # measuring may be interrupted too
+                require_finite_weights(weights_of(self.model), f"after step {self.state.step}")
                 self._save()
             if progress is not None:
                 rate = (self.state.step - first) / (time.perf_counter() - started)
@@ -132,9 +131,10 @@ class _Run:
     def _step(self, step: int) -> float:
         with computing(self.settings, step):
             loss = self._loss(batch_of(self.text, self.settings, step))
+        value = require_finite(loss.item(), f"step {step + 1}")
         loss.backward()
         self.optimiser.step(step)
-        return loss.item()
+        return value
 
     def _loss(self, windows: np.ndarray) -> Any:
         """Mean nats per predicted character of (B, T+1) ids."""
@@ -161,18 +161,20 @@ class _Run:
         return round(sum(sums) / sum(len(w) - 1 for w in windows), 4)
 
     def finish(self, measuring: MeasureListener | None) -> dict[str, Any]:
-        """Write the model and its log; what is measured is what is shipped."""
+        """Measure the model as it is shipped, then write it and its log: a loss that is not finite ships nothing."""
         import torch
 
-        weight_bytes = export(self.folder, self.model, self.text.vocabulary, self.settings)
         load_weights(self.model, {k: t.float() for k, t in halved(self.model).items()})
         measured_from = time.perf_counter()
+        held_out = require_finite(self.measure(None, measuring), "the finished model's float16 weights")
+        measured = time.perf_counter() - measured_from
+        weight_bytes = export(self.folder, self.model, self.text.vocabulary, self.settings)
         result = {
-            "held_out_nats": self.measure(None, measuring),
+            "held_out_nats": held_out,
             "steps": self.settings.steps,
             "parameters": sum(p.numel() for p in self.model.parameters()),
             "weight_bytes": weight_bytes,
-            "measuring_seconds": round(time.perf_counter() - measured_from, 1),
+            "measuring_seconds": round(measured, 1),
             "seconds": round(time.perf_counter() - self.begun, 1),
         }
         text = {"characters_trained_on": len(self.text.train), "characters_held_out": len(self.text.held_out)}

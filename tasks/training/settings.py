@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -17,6 +18,10 @@ _OF_SAMPLE = ("muon_rate", "adam_rate", "warm_up")
 PRECISIONS = ("float32", "bfloat16")
 ADAMW, MUON = "adamw", "muon"
 OPTIMISERS = (ADAMW, MUON)
+HIGHEST_RATE = 1.0
+"""Of any learning rate: an optimiser's step is about as large as its rate, so one above it is a mistake."""
+HIGHEST_SEED = 2**63 - 1
+"""What torch takes."""
 _OF_REFERENCE = ("optimiser", "learning_rate", "weight_decay", "warm_up_steps", "dropout", "precision")
 _OF_EGA = ("gate_statistics",)
 
@@ -79,8 +84,13 @@ class TrainSettings:
             raise UsageError(f"an option of the variant '{variant}'", got=name, where="training settings")
         return settings
 
-    def check(self) -> TrainSettings:
-        """Itself, or UsageError naming the first value that cannot be."""
+    def check(self, checkpoint_every: int = 1) -> TrainSettings:
+        """Itself, or UsageError naming the first value that cannot be.
+
+        checkpoint_every is none of the settings, since it changes no bit of the model, but is refused with them.
+        """
+        if checkpoint_every < 1:
+            raise UsageError("a checkpoint every 1 or more steps", got=str(checkpoint_every), where="training settings")
         for name in ("steps", "batch", "layers", "heads"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} of at least 1", got=str(getattr(self, name)), where="training settings")
@@ -88,8 +98,11 @@ class TrainSettings:
             raise UsageError("a context of at least 2 characters", got=str(self.context), where="training settings")
         self._check_width()
         for name in ("muon_rate", "adam_rate", "learning_rate"):
-            if not getattr(self, name) > 0:
-                raise UsageError(f"{name} above 0", got=str(getattr(self, name)), where="training settings")
+            if not 0 < getattr(self, name) <= HIGHEST_RATE:
+                expected = f"{name} above 0 and at most {HIGHEST_RATE:g}"
+                raise UsageError(expected, got=str(getattr(self, name)), where="training settings")
+        if not 0 <= self.seed <= HIGHEST_SEED:
+            raise UsageError(f"a seed of 0 to {HIGHEST_SEED}", got=str(self.seed), where="training settings")
         for name in ("warm_up", "held_out", "dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise UsageError(f"{name} in [0, 1)", got=str(getattr(self, name)), where="training settings")
@@ -105,10 +118,15 @@ class TrainSettings:
         return self.variant == SAMPLE or self.optimiser == MUON
 
     def _check_width(self) -> None:
-        of_head, why = (8, " (a quarter of it is rotated, in pairs)") if self.variant == SAMPLE else (1, "")
-        if self.width < 1 or self.width % self.heads or (self.width // self.heads) % of_head:
+        of_head, expected = 1, "a width that the heads share evenly"
+        if self.variant == SAMPLE:
+            of_head, expected = (
+                8,
+                "a width that gives every head a multiple of 8 (a quarter of it is rotated, in pairs)",
+            )
+        if self.width < 1 or self.width % (of_head * self.heads):
             raise UsageError(
-                f"a width that gives every head a multiple of {of_head}{why}",
+                expected,
                 got=f"width {self.width} over {self.heads} heads",
                 where="training settings",
                 remedy=f"Use a width that is a multiple of {of_head * self.heads}.",
@@ -122,8 +140,10 @@ class TrainSettings:
                 where="training settings",
                 remedy="Give --warm-up-steps.",
             )
-        if self.weight_decay < 0:
-            raise UsageError("a weight decay of at least 0", got=str(self.weight_decay), where="training settings")
+        if not 0 <= self.weight_decay < math.inf:
+            raise UsageError(
+                "a finite weight decay of at least 0", got=str(self.weight_decay), where="training settings"
+            )
         words = {"optimiser": OPTIMISERS, "precision": PRECISIONS, "gate_statistics": STATISTICS}
         for name, known in words.items():
             value = getattr(self, name)

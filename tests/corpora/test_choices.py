@@ -115,7 +115,7 @@ def test_compressed_files_and_blank_lines(tmp_path: Path, suffix: str) -> None:
 def test_a_bad_line_is_named(tmp_path: Path, good: dict[str, Any], change: dict[str, Any], said: str) -> None:
     bad = {name: value for name, value in {**good, **change}.items() if value is not _GONE}
     path = write(tmp_path / "bad.jsonl", good, bad)
-    with pytest.raises(CorpusError, match=f"expected {said}.*line 2.*Mend or remove that line") as caught:
+    with pytest.raises(CorpusError, match=rf"expected {said}.*line 2.*Mend or remove that line\.$") as caught:
         read(path)
     assert str(path) in str(caught.value)
 

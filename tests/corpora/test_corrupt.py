@@ -42,6 +42,12 @@ def test_a_bad_line(tmp_path: Path, line: bytes, got: str) -> None:
     fails(tmp_path / "bad.jsonl", b'{"text": "good"}\n\n' + line + b"\n", f"{got}.*line 3")
 
 
+def test_another_field_can_be_chosen_for_one_that_holds_no_text(tmp_path: Path) -> None:
+    fails(
+        tmp_path / "bad.jsonl", b'{"text": "good"}\n{"text": 5}\n', r"line 2\..* or choose another field with --field"
+    )
+
+
 def test_a_json_array_over_many_lines_is_told_apart(tmp_path: Path) -> None:
     fails(tmp_path / "array.json", b'[\n {"text": "a"}\n]\n', "line 1.*Each line holds one JSON object")
 

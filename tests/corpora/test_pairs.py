@@ -54,7 +54,7 @@ def test_blimp_is_read_as_it_is(fixtures: Path) -> None:
         ({"sentence_good": "a"}, r"each of the fields sentence_good and sentence_bad, got sentence_good, in .*line 2"),
         (row("a", "  "), "got a blank sentence_bad"),
         (row("a", ""), "got a blank sentence_bad"),
-        ({"sentence_good": 3, "sentence_bad": "b"}, "sentence_good"),
+        ({"sentence_good": 3, "sentence_bad": "b"}, r"'sentence_good', got a int, in .*Mend or remove that line\.$"),
         ("[1]", "object"),
     ],
 )

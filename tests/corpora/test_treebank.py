@@ -120,3 +120,42 @@ def test_text_is_no_treebank(tmp_path: Path) -> None:
     path.write_text("a")
     with pytest.raises(CorpusError, match=r"a treebank in CoNLL-U .*, got text, in .*a\.txt.*annotated"):
         treebank_files([str(path)])
+
+
+RANGE = "{}\tdont\t_\t_\t_\t_\t_\t_\t_\t_\n"
+
+
+@pytest.mark.parametrize(
+    ("rows", "line", "got"),
+    [
+        (RANGE.format("1-5") + word(1, "do") + word(2, "nt"), 1, "a sentence of 2 words"),
+        (word(1, "go") + RANGE.format("2-3"), 2, "a sentence of 1 words"),
+        (RANGE.format("1-2"), 1, "a sentence of 0 words"),
+        (RANGE.format("7-8") + word(1, "do") + word(2, "nt"), 1, "7-8 after word 0"),
+        (RANGE.format("0-1") + word(1, "dont"), 1, "0-1 after word 0"),
+        (word(1, "go") + RANGE.format("2-1") + word(2, "dont"), 2, "2-1 after word 1"),
+        (RANGE.format("1-2") + RANGE.format("1-2") + word(1, "do") + word(2, "nt"), 2, "1-2 after word 0"),
+        (RANGE.format("1-2") + RANGE.format("3-4") + word(1, "do"), 2, "3-4 after word 0"),
+        (
+            RANGE.format("1-2") + word(1, "do") + RANGE.format("2-3") + word(2, "nt") + word(3, "go"),
+            3,
+            "2-3 after word 1",
+        ),
+    ],
+)
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_a_multi_word_token_not_followed_by_its_words_is_named(
+    tmp_path: Path, rows: str, line: int, got: str, end: str
+) -> None:
+    with pytest.raises(CorpusError, match=rf"of the words that follow it, got {got}, in .*conllu, line {line + 2}\."):
+        read(tmp_path, word(1, "Hi") + "\n" + rows + end)
+
+
+@pytest.mark.parametrize("column", [0, 6])
+def test_a_number_of_thousands_of_digits_is_named(tmp_path: Path, column: int) -> None:
+    row = word(1, "Hi").split("\t")
+    for damaged in ("1" * 5000, f"1-{'2' * 5000}") if column == 0 else ("1" * 5000,):
+        row[column] = damaged
+        with pytest.raises(CorpusError, match=r"of at most 9 digits, got 10 column.*conllu, line 1\. Mend") as caught:
+            read(tmp_path, "\t".join(row))
+        assert len(str(caught.value)) < 500

@@ -163,6 +163,12 @@ def test_plan_shows_both_ways_to_keep_attention(call: Call) -> None:
         (["plan", "--device", "tpu"], 2, "expected one of auto, cpu, cuda, mps, got 'tpu', in device"),
         (["run", "--device", ABSENT], 2, f"expected a device of this machine, got '{ABSENT}'. There is"),
         (["train", "x", "--variant", "gpt"], 2, "expected a variant to train, got 'gpt', in training settings."),
+        (
+            ["train", "x", "--checkpoint-every", "0"],
+            2,
+            "expected a checkpoint every 1 or more steps, got 0, in training",
+        ),
+        (["train", "x", "--seed", "9" * 23], 2, f"expected a seed of 0 to 9223372036854775807, got {'9' * 23}, in"),
         (["train", "x", "--dropout", "0.2"], 2, "expected an option of the variant 'sample', got dropout, in training"),
         (["train", f"{__file__}/sub"], 2, f"expected a folder, got a file, in {__file__}. Name another folder."),
         (["run", "--runs", f"{__file__}/sub"], 2, f"expected a folder, got a file, in {__file__}. Name another"),

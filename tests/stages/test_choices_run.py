@@ -19,6 +19,7 @@ from tasks.stage import prepare_stage, run_stage_shards, stage_parts_left, stage
 from tests.stages.choosing import (
     PLAIN,
     SMALL,
+    WINOGRANDE,
     ids_of,
     loaded_of,
     make,
@@ -71,7 +72,43 @@ def test_a_context_that_does_not_fit_loses_its_beginning(made: Made, tmp_path: P
         want.append(plain_log_probability(loaded, whole, len(continuation), {}))
     assert row["margin"] == pytest.approx(want[0] - want[1], abs=2e-5)
     connection_rows = quality(made, key)
-    assert connection_rows == {"contexts_cut": 1, "undefined_scores": 0}
+    assert connection_rows == {"contexts_cut": 1, "items_alike": 0, "undefined_scores": 0}
+
+
+def test_items_with_choices_that_are_the_same_are_left_out_and_counted(made: Made, tmp_path: Path) -> None:
+    """Whichever of them is the label; the other items keep their numbers, and progress counts all."""
+    same = {"context": "Cats say", "choices": ["meow", "meow"], "label": 1}
+    two = {"context": "Cats say", "choices": ["meow", "moo", " meow"], "label": 1}
+    options = {**WINOGRANDE, "option2": "Ann "}
+    mmlu = {"question": "Which?", "choices": ["a", "a"], "answer": 1}
+    files = [write(tmp_path / "plain.jsonl", same, PLAIN[0], two, PLAIN[1])]
+    files += [write(tmp_path / "w.jsonl", WINOGRANDE, options), write(tmp_path / "m.jsonl", mmlu)]
+    told: list[Progress] = []
+    with listening(told.append):
+        key = run_choices(made.runs, made.capture, files, scopes=["none"])
+    found = [(row["task"], row["item"]) for row in rows(made.runs)]
+    assert found == [("mmlu", 0), ("plain", 1), ("plain", 3), ("winogrande", 0)]
+    assert quality(made, key)["items_alike"] == 3
+    assert sum(p.step for p in told if p.kind == "choices") == pytest.approx(7)
+    alone = write(tmp_path / "alone.jsonl", same, two)
+    parameters = stage_parameters(stage("choices"), {"files": [str(alone)]})
+    with pytest.raises(
+        CorpusError, match=r"differ from one another, got 2 with choices that are the same, in .*line 1"
+    ):
+        stage("choices").check_files(parameters)
+
+
+def test_a_choice_that_does_not_fit_is_refused_before_the_run_takes_an_older_ones_place(
+    made: Made, tmp_path: Path
+) -> None:
+    key = run_choices(made.runs, made.capture, [write(tmp_path / "plain.jsonl", *PLAIN)], scopes=["none"])
+    long = write(tmp_path / "long.jsonl", PLAIN[0], {"context": "a", "choices": ["k", "lm" * 40], "label": 0})
+    for _ in range(2):  # the files were read once before
+        with pytest.raises(CorpusError, match=r"fewer tokens than the model's 64 positions, got 81 .*line 2"):
+            prepare_stage(made.runs, made.capture, "choices", {"files": [str(long)], "scopes": ["none"]})
+    found = run_sql(connect(open_runs(made.runs), tables()), "select key from stages where stage = 'choices'")
+    assert found.column(0).to_pylist() == [key]
+    assert len(rows(made.runs)) == len(PLAIN)
 
 
 def quality(made: Made, key: str) -> dict[str, int]:

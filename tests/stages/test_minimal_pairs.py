@@ -217,7 +217,7 @@ def test_the_key_is_of_the_files_bytes_and_names(made: Made, tmp_path: Path) -> 
         ({"files": "a", "pair_noise": "same"}, UnknownName, r"got 'same', in minimal_pairs\.pair_noise"),
         ({"files": "a", "pair_noise": "shared,shared"}, UsageError, r"each once.*in minimal_pairs\.pair_noise"),
         ({"files": "a", "arms": "none,angle"}, UnknownName, r"got 'none', in minimal_pairs\.arms"),
-        ({"files": "a", "deltas": "0"}, UsageError, r"δ above 0, got 0\.0, in minimal_pairs\.deltas"),
+        ({"files": "a", "deltas": "0"}, UsageError, r"δ above 0, .*got 0\.0, in minimal_pairs\.deltas"),
     ],
 )
 def test_parameters_that_cannot_be(given: dict[str, Any], error: type[Exception], said: str) -> None:
@@ -232,6 +232,17 @@ def test_what_is_wrong_is_said_before_anything_runs(made: Made, tmp_path: Path) 
     file = write(tmp_path / "cats.jsonl")
     with pytest.raises(UsageError, match="layers from 0 to 2, got 7"):
         prepare_stage(made.runs, made.capture, "minimal_pairs", {"files": [file], "layers": ["7"]})
+
+
+def test_a_sentence_that_does_not_fit_is_refused_before_the_run_takes_an_older_ones_place(tmp_path: Path) -> None:
+    made = make(tmp_path)
+    older = run(made, "minimal_pairs", {"arms": ["none"], "files": [write(tmp_path / "cats.jsonl")]})
+    long = write(tmp_path / "long.jsonl", [PAIRS[0], ("a" * 64, "b")])  # and a BOS token: one more than positions
+    with pytest.raises(CorpusError, match=r"at most 64 tokens, the model's positions, got 65, in .*line 2"):
+        prepare_stage(made.runs, made.capture, "minimal_pairs", {"arms": ["none"], "files": [long]})
+    layout = Prepared.open(made.runs, made.capture).layout
+    record = Path(made.runs) / layout.stages_table("minimal_pairs", older.key)
+    assert [path.name for path in record.parent.glob("*minimal_pairs*")] == [record.name]
 
 
 def test_an_absolute_delta_needs_no_residual_stream_and_a_relative_one_does(tmp_path: Path) -> None:

@@ -192,6 +192,24 @@ def test_too_few_words_are_undefined_and_counted(tmp_path: Path) -> None:
     assert ran.record()["quality"]["probes_undefined"] == len(rows)
 
 
+@pytest.mark.parametrize("target", ["pos", "depth"])
+def test_a_treebank_without_annotation_is_undefined_and_counted(tmp_path: Path, target: str) -> None:
+    """Its heads are blank, so that no word has a depth; and with no part of speech either there is no word to read."""
+    bank = treebank(tmp_path / "bank.conllu")
+    rows = [line.split("\t") for line in bank.read_text().splitlines()]
+    blank = (3, 6) if target == "pos" else (6,)
+    bare = [["_" if at in blank and row[at:] else cell for at, cell in enumerate(row)] for row in rows]
+    bank.write_text("".join("\t".join(row) + "\n" for row in bare))
+    ran = run(capture(tmp_path, bank), "probes", {"resamples": 10})
+    undefined = [row for row in ran.rows("probes") if np.isnan(row["score"])]
+    targets = ("pos", "depth") if target == "pos" else ("depth",)
+    assert {row["target"] for row in undefined} == set(targets)
+    assert len(undefined) == len(targets) * 3 * 4  # features, layers and behind the last
+    assert {(row["n_train"], row["n_test"], row["penalty"] > 0) for row in undefined} == {(0, 0, False)}
+    quality = ran.record()["quality"]
+    assert (quality["probes_undefined"], quality["words"]) == (len(undefined), 24 * 6 + 3)
+
+
 def test_a_corpus_that_is_no_treebank_is_refused(tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("the cat sees a dog.")

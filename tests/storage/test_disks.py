@@ -37,10 +37,11 @@ class Filling(LocalFolder):
     [
         (errno.ENOSPC, StorageFull),
         (errno.EDQUOT, StorageFull),
+        (errno.EFBIG, StorageFull),
         (errno.EROFS, StorageReadOnly),
         (errno.EACCES, StorageReadOnly),
     ],
-    ids=["full", "quota", "read-only", "not permitted"],
+    ids=["full", "quota", "too large", "read-only", "not permitted"],
 )
 def test_a_disk_that_refuses_is_said_and_the_shard_can_be_written_again(
     fs: Filesystem, number: int, error: type[TheodoliteError]
@@ -48,7 +49,10 @@ def test_a_disk_that_refuses_is_said_and_the_shard_can_be_written_again(
     write_store(fs, shards=0)
     with pytest.raises(error, match=r"to write .*staging/shard-0/batch-0") as caught:
         write_shard(Filling(fs.where, 5000, number))
-    assert ("free space and run the same command again" in str(caught.value)) == (error is StorageFull)
+    said = str(caught.value)
+    assert ("run the same command again" in said) == (error is StorageFull)
+    assert ("raise the limit (`ulimit -f unlimited`)" in said) == (number == errno.EFBIG)
+    assert ("free space" in said) == (number in {errno.ENOSPC, errno.EDQUOT})
     assert ActivationStore.open(fs, CAPTURE).shards == []
     write_shard(fs)
     assert Manifest(fs, LAYOUT).verify(LAYOUT.shard_record(0)) == []

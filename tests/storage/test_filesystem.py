@@ -128,6 +128,7 @@ def test_opening_a_place_of_runs(tmp_path: Path) -> None:
     [
         (errno.ENOSPC, StorageFull),
         (errno.EDQUOT, StorageFull),
+        (errno.EFBIG, StorageFull),
         (errno.EROFS, StorageReadOnly),
         (errno.EACCES, StorageReadOnly),
         (errno.EPERM, StorageReadOnly),

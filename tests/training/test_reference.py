@@ -78,10 +78,13 @@ def test_the_defaults_are_the_papers() -> None:
         ("base", {"optimiser": "sgd"}, "optimiser adamw or muon, got 'sgd'"),
         ("base", {"muon_rate": 0.1}, "an option of the variant 'base', got muon_rate"),
         ("base", {"warm_up_steps": 9}, r"a warm-up of 0 to 8 steps.*got 9.*--warm-up-steps"),
-        ("base", {"width": 15}, r"a multiple of 1, got width 15 over 2 heads.*a multiple of 2"),
+        ("base", {"width": 15}, r"that the heads share evenly, got width 15 over 2 heads.*a multiple of 2\."),
         ("base", {"dropout": 1.0}, r"dropout in \[0, 1\), got 1.0"),
-        ("base", {"learning_rate": 0.0}, r"learning_rate above 0, got 0.0"),
-        ("base", {"weight_decay": -1.0}, "a weight decay of at least 0, got -1.0"),
+        ("base", {"learning_rate": 0.0}, r"learning_rate above 0 and at most 1, got 0.0"),
+        ("ega", {"learning_rate": 1e30}, r"learning_rate above 0 and at most 1, got 1e\+30"),
+        ("base", {"learning_rate": float("inf")}, "learning_rate above 0 and at most 1, got inf"),
+        ("base", {"weight_decay": -1.0}, "a finite weight decay of at least 0, got -1.0"),
+        ("base", {"weight_decay": float("nan")}, "a finite weight decay of at least 0, got nan"),
     ],
 )
 def test_what_cannot_be_is_refused(variant: str, given: dict[str, Any], message: str) -> None:

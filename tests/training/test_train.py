@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from storage.errors import DamagedPart, UsageError
+from storage.errors import DamagedPart, TrainingDiverged, UsageError
 from tasks.training.folder import CHECKPOINT, LOG, TrainingFolder
 from tasks.training.loop import TrainResult, train
+from tasks.training.optimiser import Optimiser
 from tasks.training.progress import MeasureProgress, TrainProgress
 from tasks.training.settings import TrainSettings
 
@@ -193,8 +194,22 @@ def test_a_damaged_checkpoint_or_log_is_named(tmp_path: Path) -> None:
         path.write_bytes(damaged)
         with pytest.raises(DamagedPart, match=r"what a training run wrote.*checkpoint\.safetensors.*train again"):
             run(tmp_path)
-    (tmp_path / LOG).write_text("{}")
-    with pytest.raises(DamagedPart, match=r"training_log\.json"):
+    for log in ("{}", '{"identity": 1, "result": {}}'):
+        (tmp_path / LOG).write_text(log)
+        with pytest.raises(DamagedPart, match=r"training_log\.json"):
+            run(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["identity", "step", "losses", "seconds", "digest"])
+def test_notes_that_lost_a_name_are_damage_too(tmp_path: Path, name: str) -> None:
+    with pytest.raises(Stop):
+        run(tmp_path, stop_after(7))
+    path = tmp_path / CHECKPOINT
+    whole, other = path.read_bytes(), name[:-1] + chr(ord(name[-1]) ^ 1)
+    damaged = whole.replace(f'\\"{name}\\"'.encode(), f'\\"{other}\\"'.encode())
+    assert len(damaged) == len(whole) and damaged != whole
+    path.write_bytes(damaged)
+    with pytest.raises(DamagedPart, match=r"what a training run wrote.*checkpoint\.safetensors.*train again"):
         run(tmp_path)
 
 
@@ -219,3 +234,49 @@ def test_it_learns_and_tells_how_it_goes(tmp_path: Path) -> None:
     losses = json.loads((tmp_path / LOG).read_text())["losses"]
     assert [loss["step"] for loss in losses] == [1, 100, 200, 250]
     assert result.held_out_nats < losses[1]["held_out"] < losses[0]["held_out"]
+
+
+def damage_at(step: int, value: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the optimiser's step of that number (from 1) put a value into all weights of one matrix."""
+    move = Optimiser.step
+
+    def moves(self: Optimiser, number: int) -> None:
+        move(self, number)
+        if number + 1 == step:
+            with torch.no_grad():
+                max(self._parameters, key=torch.numel).fill_(value)
+
+    monkeypatch.setattr(Optimiser, "step", moves)
+
+
+@pytest.mark.parametrize(
+    ("step", "value", "kept", "said"),
+    [
+        (
+            7,
+            float("nan"),
+            5,
+            r"a finite loss, got nan nats per character, in training, step 8\. .*smaller learning rate",
+        ),
+        (10, float("inf"), 5, r"finite weights, got NaN or infinity in .*, in training, after step 10\."),
+        (12, float("nan"), 10, r"a finite loss, got nan nats per character, in training, after step 12\."),
+        (12, 1e5, 12, r"a finite loss, got nan .*, in training, the finished model's float16 weights\."),
+    ],
+    ids=["loss", "weights", "held-out", "float16"],
+)
+def test_training_that_diverges_stops_and_keeps_the_last_good_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, value: float, kept: int, said: str
+) -> None:
+    with monkeypatch.context() as patch, pytest.raises(TrainingDiverged, match=said):
+        damage_at(step, value, patch)
+        run(tmp_path)
+    assert {p.name for p in tmp_path.iterdir() if not p.name.startswith(".")} == {CHECKPOINT}
+    if step < 12:
+        assert run(tmp_path).resumed_at == kept
+
+
+def test_a_rate_or_seed_that_cannot_be_leaves_no_folder(tmp_path: Path) -> None:
+    for change in ({"muon_rate": float("inf")}, {"seed": 10**22}):
+        with pytest.raises(UsageError):
+            train(TEXT, str(tmp_path / "out"), replace(SETTINGS, **change))
+    assert not (tmp_path / "out").exists()
