@@ -29,6 +29,11 @@ class Parameter:
     meaning: str
 
     @property
+    def takes_null(self) -> bool:
+        """Whether null means something: where it is the default, or the meaning says what it takes."""
+        return self.default is None or "null takes" in self.meaning
+
+    @property
     def words(self) -> tuple[str, ...]:
         """The values that a text may have, where its meaning names them all: "exact or published; null takes both"."""
         listed = _LISTED.search(self.meaning.partition(";")[0]) if self.type == "varchar" else None

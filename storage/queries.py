@@ -128,7 +128,7 @@ _KINDS: dict[str, tuple[type, str]] = {
 
 def _typed(file: sql.SqlFile, parameter: sql.Parameter, value: Any) -> Any:
     if value is None or (isinstance(value, str) and value.lower() == "null"):
-        if parameter.default is None:
+        if parameter.takes_null:
             return None
         raise _unfit(file, parameter, f"a value for {parameter.name}", "null")
     if parameter.type == "boolean":
