@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from storage.filesystem import Filesystem, open_runs
@@ -36,8 +37,11 @@ class Prepared:
     @property
     def model(self) -> str:
         """The captured model by the name under which it is found from any folder: one that was captured from a path
-        must not be looked for on the hub because nothing lies there any more, or because this is another folder."""
-        return self.record.get("model_at") or self.record["settings"]["model"]
+        must not be looked for on the hub because nothing lies there any more, or because this is another folder. A
+        worker that has it elsewhere finds it under the name that was given."""
+        at, named = self.record.get("model_at"), str(self.record["settings"]["model"])
+        moved = at is not None and not Path(at).exists() and Path(named).expanduser().exists()
+        return named if at is None or moved else str(at)
 
     @property
     def n_shards(self) -> int:

@@ -92,3 +92,6 @@ def test_a_model_named_from_another_folder_is_found_and_never_looked_for_on_the_
     monkeypatch.setattr("tasks.models.sources._from_hub", lambda name: pytest.fail(f"looked for {name} on the hub"))
     with pytest.raises(ModelError, match=r"the model that was captured.*It is gone from there"):
         list(CapturedReplay.open(made.runs, made.capture).run(2))
+    loaded._load.cache_clear()
+    (tmp_path / "elsewhere" / "model").symlink_to(tmp_path / "moved")
+    assert list(CapturedReplay.open(made.runs, made.capture).run(2)), "under the name that was given, in another folder"
