@@ -20,7 +20,7 @@ test-older: $(OLDER)/.installed ## Then the tap's tests on transformers 4.57, la
 	PYTHONPATH=$(OLDER) $(VENV)/bin/python -c 'import transformers; assert transformers.__version__.startswith("4.57"), transformers'
 	PYTHONPATH=$(OLDER) $(PYTEST) \
 		-W "ignore::DeprecationWarning:torch.jit._script" \
-		$(addprefix tests/models/test_,$(addsuffix .py,families images interventions masking padding replay scoring selfcheck tap))
+		$(addprefix tests/tasks/models/test_,$(addsuffix .py,families images interventions masking padding replay scoring selfcheck tap))
 
 lint: $(VENV)/.dev              ## Ruff and mypy.
 	$(VENV)/bin/ruff check .

@@ -21,8 +21,8 @@ from tasks.kernels.contribution import contributions
 from tasks.kernels.outputs import head_outputs
 from tasks.kernels.sink import sink_geometry, tail_mass
 from tasks.kernels.weights import LayerWeights
-from tasks.registry import StageContext, stage
-from tasks.stages.contributions_rows import row_sum_rows, sink_rows, token_score_rows
+from tasks.stages.contributions.rows import row_sum_rows, sink_rows, token_score_rows
+from tasks.stages.registry import StageContext, stage
 
 CAPTURE = "benchmark"
 DOCUMENTS, LAYERS, WINDOW, HEADS, ROUNDS = 4, 3, 512, 9, 5

@@ -15,13 +15,13 @@ import torch
 from benchmarks.harness import table
 from storage import triangles
 from storage.rebuild import rebuilt_attention
-from tasks.capture import store_shape
-from tasks.models.kept import Kept
-from tasks.models.rebuilding import sink_logits
+from tasks.capture.run import store_shape
+from tasks.models.packing import Kept
+from tasks.models.rebuild import sink_logits
 from tasks.models.run import TapSettings, capture_batch
 from tasks.models.table import FALLBACK
 from tests.families import NAMES, tokens
-from tests.models.capturing import tiny
+from tests.tasks.models.capturing import tiny
 
 LENGTHS = (61, 29, 2)
 

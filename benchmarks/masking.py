@@ -33,10 +33,10 @@ CORES = len(os.sched_getaffinity(0))
 
 def prepare(text: str, runs: str, documents: int) -> str:
     """Capture the windows into `runs`; returns the capture's id."""
-    from tasks.capture import capture_shards, shards_left
-    from tasks.capture_finish import finish_capture, request_capture
-    from tasks.identity import CaptureSettings
-    from tasks.planning import prepare_capture
+    from tasks.capture.finish import finish_capture, request_capture
+    from tasks.capture.key import CaptureSettings
+    from tasks.capture.plan import prepare_capture
+    from tasks.capture.run import capture_shards, shards_left
 
     capture = prepare_capture(CaptureSettings(MODEL, (text,), window=WINDOW, max_documents=documents), runs)
     request_capture(runs, capture)
@@ -49,7 +49,7 @@ def opened(runs: str, capture: str) -> Any:
     """The captured model, ready to run again, on all cores."""
     import torch
 
-    from tasks.replaying import CapturedReplay
+    from tasks.replay import CapturedReplay
 
     torch.set_num_threads(CORES)
     replay = CapturedReplay.open(runs, capture)
@@ -68,9 +68,9 @@ def replays(runs: str, capture: str, layer: str) -> dict[str, float]:
 
 def stage(runs: str, capture: str, scope: str) -> dict[str, float]:
     """One document of the stage."""
-    from tasks.registry import StageContext
-    from tasks.stages import masking
-    from tasks.stages.masking_declaration import MaskingParameters
+    from tasks.stages.faithfulness import masking
+    from tasks.stages.faithfulness.masking_declaration import MaskingParameters
+    from tasks.stages.registry import StageContext
 
     replay, result = opened(runs, capture), dict[str, float]()
     parameters = MaskingParameters(scopes=(scope,), scores=SCORES, rates=RATES)
@@ -126,8 +126,8 @@ def grid(runs: str, capture: str, _: str) -> dict[str, float]:
     """The whole stage, as its flow runs it."""
     import torch
 
-    from tasks.prepared import Prepared
-    from tasks.stage import finish_stage, open_replay, prepare_stage, run_stage_shards
+    from tasks.capture.folder import Prepared
+    from tasks.stages.run import finish_stage, open_replay, prepare_stage, run_stage_shards
 
     torch.set_num_threads(CORES)
     changes = {"scopes": ("entry",), "scores": SCORES, "rates": RATES}

@@ -29,10 +29,10 @@ CONDITIONS = 1 + len(DELTAS) * len(ARMS)
 
 def prepare(pairs: str, runs: str) -> str:
     """Capture a sentence, so that there is a model to run again; returns the capture's id."""
-    from tasks.capture import capture_shards, shards_left
-    from tasks.capture_finish import finish_capture, request_capture
-    from tasks.identity import CaptureSettings
-    from tasks.planning import prepare_capture
+    from tasks.capture.finish import finish_capture, request_capture
+    from tasks.capture.key import CaptureSettings
+    from tasks.capture.plan import prepare_capture
+    from tasks.capture.run import capture_shards, shards_left
 
     settings = CaptureSettings(MODEL, (pairs,), field="sentence_good", window=64, max_documents=1)
     capture = prepare_capture(settings, runs)
@@ -46,7 +46,7 @@ def encoded(replay: Any, pairs: str) -> Any:
     """The pairs as the stage has them."""
     from tasks.corpora.pairs import PairEncoder, pair_files, read_pairs
     from tasks.models.sources import resolve
-    from tasks.tokenization import open_encoder
+    from tasks.models.tokenizer import open_encoder
 
     encoder = open_encoder(resolve(replay.prepared.settings["model"]))
     encode = PairEncoder(encoder.encode, encoder.bos_id, None).pair
@@ -55,8 +55,8 @@ def encoded(replay: Any, pairs: str) -> Any:
 
 def ours(runs: str, capture: str, pairs: str, clean: str = "") -> dict[str, float]:
     """The stage's passes, or the same that change nothing."""
-    from tasks.stages.minimal_pairs_declaration import MinimalPairsParameters
-    from tasks.stages.minimal_pairs_passes import PairPasses
+    from tasks.stages.perturbation.minimal_pairs_declaration import MinimalPairsParameters
+    from tasks.stages.perturbation.minimal_pairs_passes import PairPasses
 
     replay = opened(runs, capture)
     parameters = MinimalPairsParameters(deltas=DELTAS, relative_deltas=(), layers=("10-19",), files=(pairs,))

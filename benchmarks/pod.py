@@ -23,7 +23,7 @@ import numpy as np
 from benchmarks.harness import alternate, measured, resident, table
 
 if TYPE_CHECKING:
-    from tasks.stages.ensemble import Ensemble
+    from tasks.stages.multiscale.ensemble import Ensemble
 
 T, SIZES, COMPARED = 256, (150, 1000, 2000), 1000
 HEADS = int(os.environ.get("BENCHMARK_HEADS", "4"))
@@ -77,7 +77,7 @@ def ensemble(folder: str, n: int) -> Ensemble:
     """The first n documents of the store."""
     from storage.filesystem import open_runs
     from storage.tensors import ActivationStore
-    from tasks.stages.ensemble import Ensemble
+    from tasks.stages.multiscale.ensemble import Ensemble
 
     store = ActivationStore.open(open_runs(folder), "fields")
     shards = {shard: [d for d in store.documents(shard) if d < n] for shard in store.shards}
@@ -86,8 +86,8 @@ def ensemble(folder: str, n: int) -> Ensemble:
 
 def ours(folder: str, n: int, result: dict[str, float]) -> np.ndarray:
     """Reading, mean, products, spectrum, and the first four modes."""
-    from tasks.stages.pod_blocks import BLOCK_BYTES, Blocks
-    from tasks.stages.pod_spectra import OBSERVED_SOURCE, Spectra, name_of
+    from tasks.stages.multiscale.pod_blocks import BLOCK_BYTES, Blocks
+    from tasks.stages.multiscale.pod_spectra import OBSERVED_SOURCE, Spectra, name_of
 
     found = ensemble(folder, n)
     next(found.fields(0))  # what is imported and compiled once

@@ -34,10 +34,10 @@ GOAL_MILLISECONDS, GOAL_RATIO = 30, 8
 
 def prepare(text: str, runs: str, layers: str) -> str:
     """Capture one window into `runs`; returns the capture's id."""
-    from tasks.capture import capture_shards, shards_left
-    from tasks.capture_finish import finish_capture, request_capture
-    from tasks.identity import CaptureSettings
-    from tasks.planning import prepare_capture
+    from tasks.capture.finish import finish_capture, request_capture
+    from tasks.capture.key import CaptureSettings
+    from tasks.capture.plan import prepare_capture
+    from tasks.capture.run import capture_shards, shards_left
 
     kept = {"layers": layers, "keep": "value", "attention": "stored"}
     settings = CaptureSettings(MODEL, (text,), window=WINDOW, max_documents=1, bos="never", **kept)
@@ -124,8 +124,8 @@ def _shown(layer: int, row: dict[str, Any]) -> dict[str, str]:
 def stage(runs: str, capture: str, n_layers: int) -> None:
     """The whole stage over the layers kept, and what all of them would take."""
     from storage.tensors import ActivationStore
-    from tasks.prepared import Prepared
-    from tasks.stage import prepare_stage, run_stage_shards
+    from tasks.capture.folder import Prepared
+    from tasks.stages.run import prepare_stage, run_stage_shards
 
     prepared = Prepared.open(runs, capture)
     model_layers = ActivationStore.open(prepared.fs, capture).shape.n_layers
@@ -144,7 +144,7 @@ def stage(runs: str, capture: str, n_layers: int) -> None:
 
 def main(text: str, layers: str = "0,15,29") -> None:
     from storage.tensors import ActivationStore
-    from tasks.prepared import Prepared
+    from tasks.capture.folder import Prepared
 
     n_loop, shown = int(os.environ.get("BENCHMARK_QUERIES", "64")), []
     with tempfile.TemporaryDirectory(dir=os.environ.get("BENCHMARK_FOLDER")) as runs:

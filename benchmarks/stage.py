@@ -31,10 +31,10 @@ STAGE = "contributions"
 
 def prepare(text: str, runs: str) -> str:
     """Capture the windows into `runs`; returns the capture's id."""
-    from tasks.capture import capture_shards, shards_left
-    from tasks.capture_finish import finish_capture, request_capture
-    from tasks.identity import CaptureSettings
-    from tasks.planning import prepare_capture
+    from tasks.capture.finish import finish_capture, request_capture
+    from tasks.capture.key import CaptureSettings
+    from tasks.capture.plan import prepare_capture
+    from tasks.capture.run import capture_shards, shards_left
 
     settings = CaptureSettings(MODEL, (text,), window=WINDOW, max_documents=DOCUMENTS, bos="never", attention="stored")
     capture = prepare_capture(settings, runs)
@@ -53,7 +53,7 @@ def in_threads(work: Callable[[int], object], shards: list[int]) -> None:
 
 def part(runs: str, capture: str) -> dict[str, float]:
     from storage.tensors import ActivationStore
-    from tasks.prepared import Prepared
+    from tasks.capture.folder import Prepared
 
     store = ActivationStore.open(Prepared.open(runs, capture).fs, capture)
     result: dict[str, float] = {}
@@ -78,8 +78,8 @@ def _part_of_shard(store: ActivationStore, folder: str, shard: int) -> None:
 
 
 def whole(runs: str, capture: str) -> dict[str, float]:
-    from tasks.prepared import Prepared
-    from tasks.stage import finish_stage, prepare_stage, run_stage_shards
+    from tasks.capture.folder import Prepared
+    from tasks.stages.run import finish_stage, prepare_stage, run_stage_shards
 
     prepared = Prepared.open(runs, capture)
     key = prepare_stage(runs, capture, STAGE, {"resamples": 2000}, seed=int.from_bytes(os.urandom(4), "big"))

@@ -9,10 +9,10 @@ from flows.engine import use_all_cores
 from flows.outcome import Outcome, Work, remember
 from flows.progress import work
 from flows.steps import capture_block, finish_capture_step, finish_or_raise, run_shards, threads
-from tasks.capture_finish import request_capture
-from tasks.describing import describe_once
-from tasks.planning import prepare_capture
-from tasks.prepared import Prepared
+from tasks.capture.describe import describe_once
+from tasks.capture.finish import request_capture
+from tasks.capture.folder import Prepared
+from tasks.capture.plan import prepare_capture
 
 _ONE_DEVICE = 1
 """Shards of a capture are worked on one after the other: the device, or all cores, belong to the one under way."""

@@ -12,10 +12,10 @@ from storage.errors import ForeignStore, MissingPart, UnknownName
 from storage.filesystem import Filesystem, open_runs
 from storage.layout import Layout
 from storage.manifest import Manifest, list_captures
-from tasks.capture_finish import CAPTURE
-from tasks.prepared import Prepared
-from tasks.registry import stages
-from tasks.stage import stage_parts_left
+from tasks.capture.finish import CAPTURE
+from tasks.capture.folder import Prepared
+from tasks.stages.registry import stages
+from tasks.stages.run import stage_parts_left
 
 _CHOSEN = ("layers", "heads", "positions", "keep")
 """What a capture may keep a part of; all where nothing is said."""

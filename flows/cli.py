@@ -10,7 +10,10 @@ from typing import Annotated
 
 import typer
 
-from flows.commands import asking, questions, training, working
+from flows.commands import inspect as asking
+from flows.commands import query as questions
+from flows.commands import run as working
+from flows.commands import train as training
 from flows.console import usage_error
 
 app = typer.Typer(

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, field_validator
 
 from storage.errors import UsageError
-from tasks.identity import CaptureSettings
+from tasks.capture.key import CaptureSettings
 
 
 class CaptureConfig(BaseModel):

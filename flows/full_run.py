@@ -9,15 +9,15 @@ from pydantic import NonNegativeInt, PositiveInt
 
 from flows.capture_run import capture_run
 from flows.config import CaptureConfig
-from flows.configuring import require_kept
+from flows.config_file import require_kept
 from flows.outcome import Outcome
 from flows.progress import waiting
 from flows.stage_run import stage_run
 from flows.steps import check_tables_step, threads
 from storage.errors import IncompleteRun
-from tasks.parameters import stage_parameters
-from tasks.registry import default_stages
-from tasks.registry import stage as declared
+from tasks.stages.parameters import stage_parameters
+from tasks.stages.registry import default_stages
+from tasks.stages.registry import stage as declared
 
 
 @flow(name="full-run", task_runner=threads(1), persist_result=False, retries=0)

@@ -11,7 +11,7 @@ from storage.errors import MissingPart
 from storage.filesystem import open_runs
 from storage.layout import Layout
 from storage.warehouse import CheckResult, save_catalog
-from tasks.registry import tables
+from tasks.stages.registry import tables
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from storage.errors import IncompleteRun, MissingPart
 from storage.filesystem import open_runs
 from storage.layout import WAREHOUSE
 from storage.warehouse import table_counts
-from tasks.registry import tables
+from tasks.stages.registry import tables
 
 WITH_MODEL, WITHOUT_MODEL = ("torch", "transformers.modeling_utils"), ("torch",)
 """What a flow will import, which takes seconds: done while Prefect's API starts."""

@@ -20,11 +20,11 @@ from flows.steps import (
     survey_block,
     threads,
 )
-from tasks.prepared import Prepared
-from tasks.registry import DOCUMENTS
-from tasks.registry import stage as declared
-from tasks.stage import documents_in, open_replay, prepare_stage, stage_parts_left, stage_units
-from tasks.survey import survey_name, survey_parts_left
+from tasks.capture.folder import Prepared
+from tasks.stages.registry import DOCUMENTS
+from tasks.stages.registry import stage as declared
+from tasks.stages.run import documents_in, open_replay, prepare_stage, stage_parts_left, stage_units
+from tasks.stages.survey import survey_name, survey_parts_left
 
 
 @flow(name="stage", task_runner=threads(1), persist_result=False, retries=0)

@@ -14,7 +14,7 @@ from prefect.futures import PrefectFuture
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 from prefect.tasks import Task
 
-from flows.checking import check_tables, require
+from flows.checks import check_tables, require
 from storage.errors import (
     CorpusError,
     IncompleteRun,
@@ -25,10 +25,10 @@ from storage.errors import (
     UsageError,
 )
 from storage.warehouse import CheckResult
-from tasks.capture_finish import finish_capture
+from tasks.capture.finish import finish_capture
 from tasks.progress import Progress, listening
-from tasks.stage import finish_stage, run_stage_shards
-from tasks.survey import finish_survey, survey_shards
+from tasks.stages.run import finish_stage, run_stage_shards
+from tasks.stages.survey import finish_survey, survey_shards
 
 DEVICE_TAG = "theodolite-device"
 """On every task that needs the device; a Prefect concurrency limit on it keeps several machines' runs apart."""
@@ -87,7 +87,7 @@ def _one_by_one(shards: Iterable[int], work: Callable[[int], Any]) -> None:
 @task(name="capture-shards", tags=[DEVICE_TAG], cache_policy=NO_CACHE, persist_result=False, retries=0)
 def capture_block(runs: str, capture: str, shards: list[int]) -> None:
     """Capture these shards, one after the other."""
-    from tasks.capture import capture_shards  # it loads transformers, which a stage does without
+    from tasks.capture.run import capture_shards  # it loads transformers, which a stage does without
 
     _each(shards, lambda shard: capture_shards(runs, capture, [shard]))
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from storage.chosen_parts import BY_ROW, ChosenParts
 from storage.errors import ForeignStore, UnknownName, UsageError
+from storage.kept_parts import BY_ROW, ChosenParts
 from storage.numbers import spans
 from storage.rebuild import LayerTerms, Rebuild
 from storage.triangles import entries, row_starts

@@ -4,7 +4,7 @@ Ranks count from 0, the highest score; −1 is no candidate. Candidates lie in t
 (`Visibility.counted`) and at keys that they see; `keep_first` leaves key 0 out. With `absolute` the size of a score
 counts, not its sign. Ties go to the earlier entry, row by row. A score of NaN (0/0, where a head writes nothing) counts
 as 0, so that it ranks with what adds nothing; `undefined_scores` says how many there are. Ranks and sizes plug into
-`Share` (tasks/models/given.py).
+`Share` (tasks/models/intervention_tensors.py).
 """
 
 from __future__ import annotations

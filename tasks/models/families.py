@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from storage.errors import ModelError
-from tasks.models.attended import attended_layers
+from tasks.models.attention_layers import attended_layers
 from tasks.models.table import FAMILIES, REFUSED, Family
 
 if TYPE_CHECKING:

@@ -1,8 +1,8 @@
 """What may be changed while a model runs again: small frozen values, of which a condition is made of any number.
 
 A value is equal to another, and hashes alike, where it does the same, so that it can be part of a stage's key. What
-each means: `tasks/models/intervening.py` applies it. A condition's order matters in the residual stream alone; weights
-are restored before entries are masked.
+each means: `tasks/models/intervention_pass.py` applies it. Its order matters in the residual stream only;
+weights are restored before entries are masked.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tasks.models.table import FALLBACK
 
 if TYPE_CHECKING:
     from tasks.models.families import Anatomy
-    from tasks.models.given import Given, Mask
+    from tasks.models.intervention_tensors import Given, Mask
 
 Part = Literal["attention_output", "attention_weights", "norm_output", "mlp_output", "residual"]
 ARMS, PROTOCOLS = ("magnitude", "angle"), ("exact", "published")
@@ -71,7 +71,7 @@ class Displace:
     """Move each token of the residual stream that leaves a layer by δ, in length or in direction (methods.md §3).
 
     Unlike `Perturb` it follows from the stream as it is in the perturbed run, so that several layers may be moved
-    together. `tasks/kernels/perturbation.py` has the rules, `tasks/models/displacing.py` the noise.
+    together. `tasks/kernels/perturbation.py` has the rules, `tasks/models/displacement.py` the noise.
     """
 
     layer: int

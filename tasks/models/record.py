@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from tasks.models import selfcheck
-from tasks.models.blocks import QueryBlocks
 from tasks.models.families import Anatomy
-from tasks.models.kept import EVERYTHING, Kept
-from tasks.models.rebuilding import Heard, RebuildSample
+from tasks.models.packing import EVERYTHING, Kept
+from tasks.models.query_blocks import QueryBlocks
+from tasks.models.rebuild import Heard, RebuildSample
 from tasks.models.selfcheck import OutputProbe, Place
 
 Emit = Callable[[int, str, Tensor], None]

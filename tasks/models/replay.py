@@ -17,16 +17,16 @@ from torch import Tensor
 from storage.errors import ModelError, UsageError
 from tasks.models import tap
 from tasks.models.families import Anatomy
-from tasks.models.given import Held
-from tasks.models.intervening import Intervening, Row, Wanted
+from tasks.models.intervention_pass import Intervening, Row, Wanted
+from tasks.models.intervention_tensors import Held
 from tasks.models.interventions import CLEAN, Condition, DropKeys, Part, check
 from tasks.models.loading import LoadedModel
+from tasks.models.observation import Seen, Watch, Watching
+from tasks.models.partial_model import Shadow
 from tasks.models.record import Span
 from tasks.models.run import check_tokens, token_tensors
 from tasks.models.scoring import token_nll
-from tasks.models.shadow import Shadow
 from tasks.models.table import FALLBACK
-from tasks.models.watching import Seen, Watch, Watching
 
 
 @dataclass(frozen=True)

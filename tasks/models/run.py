@@ -14,10 +14,10 @@ from torch import Tensor
 from storage.errors import CorpusError, ModelError, UsageError
 from tasks.models import selfcheck, tap
 from tasks.models.families import first_position, max_positions
-from tasks.models.feeding import PIXELS, Feed
-from tasks.models.kept import EVERYTHING, Kept
+from tasks.models.inputs import PIXELS, Feed
 from tasks.models.loading import LoadedModel, torch_dtype, transformers_major
-from tasks.models.rebuilding import Heard
+from tasks.models.packing import EVERYTHING, Kept
+from tasks.models.rebuild import Heard
 from tasks.models.record import BatchRecord, Emit, Span
 from tasks.models.scoring import token_nll
 from tasks.models.selfcheck import Place

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from storage.store_shape import StoreShape
     from storage.tensors import ActivationStore, ShardReader
     from tasks.models.interventions import Condition
-    from tasks.models.watching import Seen, Watch
-    from tasks.registry import Partial, Rows, StageContext
-    from tasks.replaying import CapturedReplay
+    from tasks.models.observation import Seen, Watch
+    from tasks.replay import CapturedReplay
+    from tasks.stages.registry import Partial, Rows, StageContext
 
 ALL_LAYERS = "all"
 _BATCHES = 8

@@ -14,7 +14,7 @@ import typer.main
 from flows.cli import app
 from storage.filesystem import open_runs
 from storage.warehouse import connect, run_sql
-from tasks.registry import default_stages, stages, tables
+from tasks.stages.registry import default_stages, stages, tables
 from tests.conftest import ROOT
 from tests.docs.blocks import PAGES, Block, blocks, commands, links
 from tests.flows.command import environment, theodolite
@@ -75,7 +75,7 @@ def python(*arguments: str, home: Path, cwd: Path) -> subprocess.CompletedProces
 _BEFORE_VIOLATIONS = """
 from storage.filesystem import open_runs
 from storage.warehouse import connect
-from tasks.registry import default_stages, stages, tables
+from tasks.stages.registry import default_stages, stages, tables
 connection, capture = connect(open_runs("runs"), tables()), "{}"
 """
 

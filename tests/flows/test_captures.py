@@ -11,7 +11,7 @@ from storage.errors import UnknownName
 from storage.filesystem import open_runs
 from storage.layout import Layout
 from storage.manifest import Manifest
-from tasks.capture_finish import CAPTURE
+from tasks.capture.finish import CAPTURE
 
 KEY = "a" * 64
 

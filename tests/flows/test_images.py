@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.corpora.pictures import save_model, save_pictures
 from tests.flows.command import Answer
+from tests.tasks.corpora.pictures import save_model, save_pictures
 
 pytest.importorskip("PIL", reason="Pillow is not installed: pip install 'theodolite[images]'")
 

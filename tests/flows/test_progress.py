@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from flows.progress import Bars, Lines, display_for, pace, shown_by, waiting, work
-from flows.train_told import TrainingTold
+from flows.train_progress import TrainingTold
 from storage.filesystem import open_runs
 from storage.layout import Layout
 from tasks.progress import Progress, emit, listening, waits

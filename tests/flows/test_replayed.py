@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from flows.configuring import chosen_stages, configure
-from tasks.registry import stages
+from flows.config_file import chosen_stages, configure
+from tasks.stages.registry import stages
 from tests.families import tiny_model
 from tests.flows.command import Answer
-from tests.stages.running import captured
+from tests.tasks.stages.running import captured
 
 Call = Callable[..., Answer]
 SMALL = ("--set", "masking.rates=0.5", "--set", "masking.scores=raw,random", "--set", "masking.draws=1")

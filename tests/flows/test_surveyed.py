@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-import tasks.survey
+import tasks.stages.survey
 from flows.progress import shown_by
 from storage.errors import CaptureCheckError, IncompleteRun
-from tests.stages.running import Ran, captured, run
+from tests.tasks.stages.running import Ran, captured, run
 
 pytestmark = pytest.mark.usefixtures("prefect_here")
 
@@ -64,7 +64,7 @@ def test_the_survey_is_work_of_its_own_and_done_once(tmp_path: Path) -> None:
 
 def test_a_shard_that_fails_is_told_before_any_replay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = captured(tmp_path, text=TEXT, shard_tokens=26, batch_tokens=13)
-    surveyed = tasks.survey._surveyed
+    surveyed = tasks.stages.survey._surveyed
 
     def failing(*arguments: Any) -> Any:
         if arguments[4] == 1:
@@ -72,7 +72,7 @@ def test_a_shard_that_fails_is_told_before_any_replay(tmp_path: Path, monkeypatc
         return surveyed(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr("tasks.survey._surveyed", failing)
+        patch.setattr("tasks.stages.survey._surveyed", failing)
         with pytest.raises(IncompleteRun, match=r"all 2 shards of the survey of stage pruning, got 1 failed \(1\)"):
             stage(made.runs)
     _, shown = stage(made.runs)

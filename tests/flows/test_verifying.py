@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 import typer
 
-from flows.checking import checks_told
-from flows.commands.asking import verify
+from flows.checks import checks_told
+from flows.commands.inspect import verify
 from storage.checks import CheckResult
-from tasks import verify_rerun
-from tasks.capture import capture_shards, shards_left
-from tasks.identity import CaptureSettings
-from tasks.planning import prepare_capture
-from tasks.verify_rerun import LayerErrors, Rerun
+from tasks.capture import verify_sample as verify_rerun
+from tasks.capture.key import CaptureSettings
+from tasks.capture.plan import prepare_capture
+from tasks.capture.run import capture_shards, shards_left
+from tasks.capture.verify_sample import LayerErrors, Rerun
 from tests.flows.command import Answer
-from tests.tasks.made_captures import Made, make, save_model
+from tests.tasks.capture.made_captures import Made, make, save_model
 
 Call = Callable[..., Answer]
 

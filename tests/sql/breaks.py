@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.registry import tables
+from tasks.stages.registry import tables
 from tests.sql.direction_breaks import direction_breaks
 from tests.sql.made_up import Columns
 

@@ -11,7 +11,7 @@ import pytest
 
 from storage.filesystem import LocalFolder, open_runs
 from storage.warehouse import connect
-from tasks.registry import tables
+from tasks.stages.registry import tables
 from tests.sql.made_up import Columns
 from tests.sql.made_up_runs import MadeUp
 

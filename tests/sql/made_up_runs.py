@@ -13,7 +13,7 @@ from storage.keys import digest
 from storage.layout import FINAL, Layout, shard_part
 from storage.manifest import FileRecord, Manifest, PartRecord
 from storage.tables import PartWriter, write_table
-from tasks.registry import tables
+from tasks.stages.registry import tables
 from tests.sql.made_up import DOCS, LAYERS, PER_LAYER, Columns, capture_columns, whole_columns
 from tests.sql.made_up_choices import choices_columns
 from tests.sql.made_up_multiscale import coherency_columns, pod_columns, scalogram_columns

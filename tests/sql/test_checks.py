@@ -12,7 +12,7 @@ from storage.checks import list_checks, violations
 from storage.errors import UnknownName
 from storage.filesystem import LocalFolder
 from storage.warehouse import CheckResult, connect, run_checks
-from tasks.registry import tables
+from tasks.stages.registry import tables
 from tests.sql.breaks import BREAKS, Break, add
 from tests.sql.made_up import Columns
 from tests.sql.made_up_runs import MadeUp

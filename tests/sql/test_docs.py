@@ -12,7 +12,7 @@ import sql
 from storage.checks import list_checks
 from storage.tables import TableSpec
 from storage.warehouse import run_sql
-from tasks.registry import tables
+from tasks.stages.registry import tables
 from tests.sql.test_views import SQL_TYPES
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"

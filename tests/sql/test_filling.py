@@ -8,11 +8,11 @@ import duckdb
 import pytest
 
 import sql
-from flows.account import _ASKED, next_commands
-from flows.filling import no_rows_lines, stages_asked, tables_read
+from flows.empty_answers import no_rows_lines, stages_asked, tables_read
+from flows.summary import _ASKED, next_commands
 from storage.filesystem import open_runs
 from storage.warehouse import connect, query
-from tasks.registry import stages, tables
+from tasks.stages.registry import stages, tables
 from tests.sql.made_up_runs import MadeUp
 
 PROBES = sql.read("queries", "probe_scores").text

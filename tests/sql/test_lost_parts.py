@@ -12,7 +12,7 @@ import pytest
 from storage.errors import DamagedPart, MissingPart
 from storage.filesystem import LocalFolder
 from storage.warehouse import connect, query, run_checks, run_sql, save_catalog, table_counts
-from tasks.registry import tables
+from tasks.stages.registry import tables
 from tests.sql.made_up_runs import MadeUp
 
 Harm = Callable[[LocalFolder, str], None]

@@ -11,7 +11,7 @@ import pytest
 from storage.filesystem import LocalFolder
 from storage.layout import shard_part
 from storage.warehouse import connect, run_sql, save_catalog, table_counts
-from tasks.registry import tables
+from tasks.stages.registry import tables
 from tests.sql.made_up_runs import MadeUp
 
 PARTS = 5000

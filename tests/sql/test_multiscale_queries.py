@@ -9,10 +9,10 @@ import duckdb
 import numpy as np
 import pytest
 
-from flows.field_findings import coherency_lines, pod_lines, scalogram_lines
 from storage.filesystem import LocalFolder
 from storage.warehouse import connect, query
-from tasks.registry import tables
+from tasks.stages.multiscale.summary import coherency_lines, pod_lines, scalogram_lines
+from tasks.stages.registry import tables
 from tests.sql.made_up import HEADS, LAYERS, Columns
 from tests.sql.made_up_multiscale import (
     EPSILONS,

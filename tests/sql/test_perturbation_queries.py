@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from storage.warehouse import query
-from tasks.stages.perturbation_grid import INCLUDE, Cell, label
+from tasks.stages.perturbation.grid import INCLUDE, Cell, label
 from tests.sql.made_up import DOCS, LAYERS, TOKENS, Columns
 from tests.sql.made_up_perturbation import (
     GRID,

@@ -11,8 +11,8 @@ import pytest
 
 from storage.filesystem import LocalFolder
 from storage.warehouse import connect, query
-from tasks.registry import tables
-from tasks.stages.pruning_declaration import STRATEGIES
+from tasks.stages.heads.pruning_declaration import STRATEGIES
+from tasks.stages.registry import tables
 from tests.sql.made_up import DOCS, HEADS, LAYERS, TOKENS, Columns, capture_columns, whole_columns
 from tests.sql.made_up_replays import CRITICAL, RETENTIONS, SEEDS, ablation_damage, pruning_damage
 from tests.sql.made_up_runs import MadeUp

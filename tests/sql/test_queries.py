@@ -13,7 +13,7 @@ import sql
 from storage.errors import UnknownName, UsageError
 from storage.filesystem import LocalFolder
 from storage.warehouse import connect, list_queries, query
-from tasks.registry import tables
+from tasks.stages.registry import tables
 from tests.sql.made_up import DOCS, HEADS, LAYERS, Columns, sink_columns, whole_columns
 from tests.sql.made_up_choices import TASKS, choices_columns
 from tests.sql.made_up_runs import MadeUp

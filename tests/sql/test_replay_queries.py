@@ -13,7 +13,7 @@ import pytest
 
 import sql
 from storage.warehouse import query
-from tasks.registry import tables
+from tasks.stages.registry import tables
 from tests.sql.made_up import DOCS, TOKENS, Columns, capture_columns
 from tests.sql.made_up_replays import GRID, columns_of, masking_columns, sink_columns
 

@@ -15,7 +15,7 @@ import sql
 from storage.errors import StorageReadOnly
 from storage.filesystem import LocalFolder, open_runs
 from storage.warehouse import save_catalog
-from tasks.registry import tables
+from tasks.stages.registry import tables
 from tests.sql.made_up_runs import MadeUp
 
 CLIENT = """

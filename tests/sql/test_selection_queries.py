@@ -10,7 +10,7 @@ import pytest
 
 from storage.filesystem import LocalFolder
 from storage.warehouse import connect, query
-from tasks.registry import tables
+from tasks.stages.registry import tables
 from tests.sql.made_up import DOCS, HEADS, LAYERS, Columns
 from tests.sql.made_up_runs import MadeUp
 from tests.sql.made_up_selection import selection_columns, statistics_columns, taxonomy_columns

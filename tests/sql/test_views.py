@@ -16,7 +16,7 @@ import sql
 from storage.filesystem import LocalFolder, open_runs
 from storage.tables import TableSpec
 from storage.warehouse import connect, run_sql, table_counts
-from tasks.registry import tables
+from tasks.stages.registry import tables
 from tests.sql.made_up import DOCS, HEADS, LAYERS, TOKENS, Columns
 from tests.sql.made_up_runs import FINALS, REPLAYS, SHARDS, MadeUp
 

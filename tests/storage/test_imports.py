@@ -21,7 +21,7 @@ def test_light_modules_import_nothing_heavy() -> None:
 
 def test_declarations_of_stages_and_tables_import_nothing_heavy() -> None:
     """Queries, plans and the status read the registry."""
-    program = "import sys; from tasks.registry import tables; tables(); print(*sys.modules)"
+    program = "import sys; from tasks.stages.registry import tables; tables(); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert HEAVY & set(done.stdout.split()) == set()
 

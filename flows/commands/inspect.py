@@ -1,0 +1,256 @@
+"""The commands that only read, and answer at once: plan, status, verify, models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from flows import options as o
+from flows.captures import Standing, described, pick_capture, standings
+from flows.checks import check_tables, checks_told
+from flows.config_file import configure
+from flows.console import FAILED, INCOMPLETE, answering, output, plain
+from flows.progress import display_for, shown_by, work
+from flows.session import add_place, capture_options, runs_folder
+from flows.summary import capped
+from storage.errors import StoreError, UnknownName
+from storage.filesystem import open_runs
+from storage.manifest import list_captures
+from storage.warehouse import CheckResult
+from tasks.capture.kept import store_dtypes
+
+if TYPE_CHECKING:
+    from tasks.capture.verify_sample import Rerun
+
+
+@answering
+def plan(
+    config: o.ConfigFile = None,
+    model: o.Model = None,
+    corpus: o.Corpus = None,
+    field: o.Field = None,
+    window: o.Window = None,
+    stride: o.Stride = None,
+    max_documents: o.MaxDocuments = None,
+    deduplicate: o.Deduplicate = None,
+    bos: o.Bos = None,
+    dtype: o.DType = None,
+    store_dtype: o.StoreDType = None,
+    attention: o.Attention = None,
+    layers: o.Layers = None,
+    heads: o.Heads = None,
+    positions: o.Positions = None,
+    keep: o.Keep = None,
+    padding: o.Padding = None,
+    device: o.Device = None,
+    runs: o.Runs = None,
+    as_json: o.Json = False,
+    verbose: o.Verbose = False,
+) -> int | None:
+    """What a capture will be and cost: bytes, operations, memory. Takes what `run` takes; nothing is captured."""
+    from tasks.capture.describe import describe_once
+    from tasks.capture.plan import plan_capture, smaller
+
+    chosen = configure(config, {"capture": capture_options(locals()), "run": {"runs": runs}}, ())
+    out = output()
+    with shown_by(display_for(out.errors)):
+        described = describe_once(chosen.capture.settings(), work)
+        with work(*described.extent()):
+            planned = plan_capture(described, chosen.run.runs)
+    left_out = ", ".join(f"{n:,} {why.replace('_', ' ')}" for why, n in planned.left_out.items() if n)
+    out.say(f"{planned.capture}: {planned.model} ({planned.family})")
+    cap = capped(planned.n_docs, chosen.capture.max_documents)
+    out.say(f"  {planned.n_docs:,} documents{cap}")
+    out.say(f"  {planned.n_tokens:,} tokens, at most {planned.window:,} in a document")
+    if left_out:
+        out.say(f"  left out: {left_out}")
+    out.say(
+        f"  {planned.shards:,} shards, {planned.flops / 1e12:,.3g} Tflop, batches of {planned.batch_tokens:,} tokens:"
+        f" {_size(planned.memory_peak_bytes)} of memory on {planned.device}{_of(planned.memory_bytes)}"
+    )
+    kinds = ", ".join(f"{kind} {_size(n)}" for kind, n in planned.bytes_by_kind.items() if n)
+    out.say(f"  {_size(planned.bytes_total)} before compression ({kinds}); {_size(planned.free_bytes)} are free")
+    out.say(f"  attention {planned.attention}: {_ways(planned.attention, planned.attention_bytes)}")
+    if "attention" in planned.bytes_by_kind and store_dtypes(chosen.capture.store_dtype)["attention"] == "float16":
+        out.say("  float16 keeps no weight below 6e-8: means and shares over logarithms leave those entries out")
+    if chosen.capture.device not in ("auto", "cpu"):
+        out.say(
+            f"  whether this machine has {chosen.capture.device} is seen when the run starts: a plan loads no torch"
+        )
+    out.add(capture=planned.capture, plan=asdict(planned))
+    if planned.fits:
+        return None
+    out.say(f"  It does not fit. {smaller(planned)}")
+    return FAILED
+
+
+@answering
+def status(capture: o.Capture = None, runs: o.Runs = None, as_json: o.Json = False, verbose: o.Verbose = False) -> None:
+    """Captures with their settings, and their stages: done, stale or partial, and what the last run reused."""
+    where, out = runs_folder(runs), output()
+    known = [pick_capture(where, capture)] if capture is not None else list_captures(open_runs(where))
+    found = standings(where, known)
+    for number, name in enumerate(known):
+        if number:
+            out.say()
+        out.say(name, style="bold")
+        out.say(f"  {described(where, name)}")
+        columns = ["stage", "key", "status", "shards", "reused in the last run"]
+        out.table(columns, [_status_row(standing) for standing in found if standing.capture == name])
+    out.add(captures=known, status=[asdict(s) for s in found])
+    if known:
+        add_place(where, pick_capture(where, capture))
+
+
+def _status_row(s: Standing) -> list[Any]:
+    reused = f"{s.last_run['reused']} of {s.last_run['shards']}" if s.last_run else None
+    return [s.stage, s.key[:16], s.status, f"{s.shards_done} of {s.shards_total}", reused]
+
+
+@answering
+def verify(
+    capture: o.Capture = None,
+    documents: o.Documents = 2,
+    runs: o.Runs = None,
+    seed: o.Seed = None,
+    as_json: o.Json = False,
+    verbose: o.Verbose = False,
+) -> int | None:
+    """Read every byte of a capture again, check every identity in SQL, and run a sample through the plain model."""
+    from tasks.capture.verify import count_records, verify_capture
+
+    where, out = runs_folder(runs), output()
+    chosen = pick_capture(where, capture)
+    with shown_by(display_for(out.errors)), work("verify", count_records(where, chosen), "parts"):
+        parts, problems = verify_capture(where, chosen)
+    left = _tell_left(where, chosen)
+    try:
+        checks = check_tables(where, [chosen])
+    except (StoreError, UnknownName) as error:  # a table's file or a record is lost or damaged: the lines above name it
+        checks = []
+        if not (left and isinstance(error, UnknownName)):  # there are no tables before all is captured
+            problems.append(f"the checks could not be done: {error}")
+    for problem in problems:
+        out.say(problem, style="red")
+    out.say(f"{chosen}: {parts} parts read again, {len(problems)} problems")
+    broken = _tell_checks(checks, verbose=verbose)
+    rerun = _tell_rerun(where, chosen, documents, seed or 0) if not problems else None
+    with suppress(StoreError):  # a damaged record, which is among the problems: the tables cannot be counted
+        add_place(where, chosen)
+    told = {"parts": parts, "problems": problems, "checks": plain([asdict(c) for c in checks])}
+    out.add(verify={**told, "sample": plain(asdict(rerun)) if rerun else None})
+    if problems or broken or (rerun and rerun.problems):
+        return FAILED
+    return INCOMPLETE if left else None
+
+
+def _tell_left(where: str, capture: str) -> bool:
+    """Whether shards are not captured yet, which are told; what is damaged is told elsewhere."""
+    from tasks.capture.folder import Prepared
+
+    with suppress(StoreError):
+        prepared = Prepared.open(where, capture)
+        left, out = len(prepared.shards_left()), output()
+        out.add(shards={"total": prepared.n_shards, "left": left})
+        if left:
+            done = prepared.n_shards - left
+            out.say(f"{done:,} of {prepared.n_shards:,} shards are captured: the command that captured goes on")
+        return left > 0
+    return False
+
+
+def _tell_checks(checks: list[CheckResult], *, verbose: bool) -> bool:
+    """Whether one is broken. Those that had no rows hold nothing, and are listed only where all is asked for."""
+    out = output()
+    told = [c for c in checks if c.rows_checked or not c.passed]
+    rows = [
+        [c.name, _word(c), c.rows_checked, c.worst, "" if c.passed else c.message]
+        for c in (checks if verbose else told)
+    ]
+    if rows:
+        out.table(["check", "", "rows", "worst error", ""], rows)
+    broken = [c for c in checks if not c.passed]
+    for c in broken:
+        out.say(f"{c.name}: {c.message}", style="red")
+    out.say(checks_told(checks))
+    return bool(broken)
+
+
+def _word(check: CheckResult) -> str:
+    if not check.passed:
+        return "BROKEN"
+    return "holds" if check.rows_checked else "no rows"
+
+
+def _tell_rerun(where: str, capture: str, documents: int, seed: int) -> Rerun | None:
+    """Run a sample of documents again and tell the worst errors; None if none was asked for."""
+    if documents == 0:
+        return None
+    from tasks.capture.verify_sample import RERUN, rerun_sample
+
+    out = output()
+    with shown_by(display_for(out.errors)), work(RERUN, documents, "documents"):
+        rerun = rerun_sample(where, capture, documents, seed)
+    if rerun.layers:
+        columns = ["layer", "attention", "output_input", "residual", "nll"]
+        out.table(columns, [[getattr(errors, name) for name in columns] for errors in rerun.layers])
+    for line in rerun.problems:
+        out.say(line, style="red")
+    if rerun.note:
+        out.say(rerun.note)
+    else:
+        which = ", ".join(map(str, rerun.documents))
+        out.say(f"run again through the plain model: documents {which}; {len(rerun.problems)} errors beyond tolerance")
+    return rerun
+
+
+@answering
+def models(as_json: o.Json = False, verbose: o.Verbose = False) -> None:
+    """The families of models that can be captured, how each was verified, and why others are refused."""
+    from tasks.models.table import FAMILIES, REFUSED
+
+    out = output()
+    rows = [
+        [
+            f.name,
+            f.model_type,
+            "decoder" if f.causal else "encoder" if f.reads == "text" else "encoder of images",
+            f.entry + (", in some layers" if f.hybrid else "") + (", gated" if f.gate else ""),
+            f.way,
+            f.examples,
+            f.verified,
+        ]
+        for f in FAMILIES.values()
+    ]
+    out.table(["family", "model_type", "kind", "attention enters", "tapped by", "examples", "verified on"], rows)
+    out.say("Give any of them to --model: a folder, a hub id, a .gguf file; or sample, smollm2-135m.")
+    out.say()
+    out.table(["refused", "because"], [[model_type, reason] for model_type, reason in REFUSED.items()])
+    out.add(
+        models=[asdict(f) for f in FAMILIES.values()],
+        refused=[{"model_type": model_type, "reason": reason} for model_type, reason in REFUSED.items()],
+    )
+
+
+def _ways(chosen: str, sizes: Mapping[str, int]) -> str:
+    """The two ways to keep attention side by side, and which is the smaller."""
+    sides = ", ".join(f"{way} {_size(n)}" for way, n in sizes.items())
+    if len(sizes) == 1:
+        return f"{sides} before compression; it cannot be rebuilt"
+    smallest = min(sizes, key=lambda way: sizes[way])
+    hint = "" if chosen in (smallest, "none") else f"; --attention {smallest} is the smaller"
+    return f"{sides} before compression{hint}"
+
+
+def _of(memory: int | None) -> str:
+    return "" if memory is None else f", which has {_size(memory)}"
+
+
+def _size(n: float) -> str:
+    for unit in ("B", "KB", "MB", "GB"):
+        if n < 1000:
+            return f"{n:,.3g} {unit}"
+        n /= 1000
+    return f"{n:,.3g} TB"

@@ -1,0 +1,173 @@
+"""The commands that work: run, capture, stage. Each is a Prefect flow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from flows import options as o
+from flows.captures import pick_capture
+from flows.config import Config
+from flows.config_file import chosen_stages, configure, require_kept, stage_changes
+from flows.console import answering, output
+from flows.progress import work
+from flows.session import WITH_MODEL, WITHOUT_MODEL, capture_options, run_flow, runs_folder, tell_work
+from flows.summary import tell_account, tell_found, tell_next, tell_place
+from storage.errors import UnknownName
+from tasks.capture.folder import Prepared
+from tasks.models.loading import pick_device
+from tasks.stages.parameters import stage_parameters
+from tasks.stages.registry import stage as declared
+from tasks.stages.run import require_captured
+
+
+@answering
+def run(
+    config: o.ConfigFile = None,
+    model: o.Model = None,
+    corpus: o.Corpus = None,
+    field: o.Field = None,
+    window: o.Window = None,
+    stride: o.Stride = None,
+    max_documents: o.MaxDocuments = None,
+    deduplicate: o.Deduplicate = None,
+    bos: o.Bos = None,
+    dtype: o.DType = None,
+    store_dtype: o.StoreDType = None,
+    attention: o.Attention = None,
+    layers: o.Layers = None,
+    heads: o.Heads = None,
+    positions: o.Positions = None,
+    keep: o.Keep = None,
+    padding: o.Padding = None,
+    device: o.Device = None,
+    runs: o.Runs = None,
+    stages: o.Stages = None,
+    set_: o.Set = None,
+    seed: o.Seed = None,
+    workers: o.Workers = None,
+    as_json: o.Json = False,
+    verbose: o.Verbose = False,
+) -> None:
+    """Capture, do the stages, check, and tell what was found. Needs no arguments: the sample model and text."""
+    given = locals()
+    chosen = configure(
+        config,
+        {
+            "capture": capture_options(given),
+            "run": {"runs": runs, "stages": stages, "seed": seed, "workers": workers},
+        },
+        set_ or (),
+    )
+
+    require_kept(chosen.capture, chosen_stages(chosen))
+
+    def flow() -> Any:
+        from flows.full_run import full_run
+
+        parameters = {name: dict(values) for name, values in chosen.stages.items()}
+        return full_run(
+            chosen.capture,
+            list(chosen_stages(chosen)),
+            parameters,
+            chosen.run.runs,
+            chosen.run.seed,
+            chosen.run.workers,
+        )
+
+    outcome = run_flow(flow, chosen.run.runs, lambda: _prepare(chosen))
+    tell_work(outcome)
+    own = config is not None or max_documents is not None
+    tell_account(chosen.run.runs, outcome, None if own else chosen.capture.max_documents)
+    tell_place(chosen.run.runs, outcome.capture)
+    tell_next(chosen.run.runs, outcome.capture)
+
+
+@answering
+def capture(
+    model: Annotated[str, typer.Option("--model", help="sample, smollm2-135m, a folder, a .gguf file, or a hub id.")],
+    corpus: Annotated[
+        list[str],
+        typer.Option("--corpus", help="Files of text or images, folders or globs; python-topics. Repeatable."),
+    ],
+    field: o.Field = None,
+    window: o.Window = None,
+    stride: o.Stride = None,
+    max_documents: o.MaxDocuments = None,
+    deduplicate: o.Deduplicate = None,
+    bos: o.Bos = None,
+    dtype: o.DType = None,
+    store_dtype: o.StoreDType = None,
+    attention: o.Attention = None,
+    layers: o.Layers = None,
+    heads: o.Heads = None,
+    positions: o.Positions = None,
+    keep: o.Keep = None,
+    padding: o.Padding = None,
+    device: o.Device = None,
+    runs: o.Runs = None,
+    as_json: o.Json = False,
+    verbose: o.Verbose = False,
+) -> None:
+    """Capture a model over a corpus into an activation store."""
+    given = locals()
+    chosen = configure("everything", {"capture": capture_options(given), "run": {"runs": runs}}, ())
+
+    def flow() -> Any:
+        from flows.capture_run import capture_run
+
+        return capture_run(chosen.capture, chosen.run.runs)
+
+    outcome = run_flow(flow, chosen.run.runs, lambda: _prepare(chosen))
+    tell_work(outcome)
+    tell_place(chosen.run.runs, outcome.capture)
+
+
+def _prepare(chosen: Config) -> Sequence[str]:
+    """What the flow does first, done before it: a mistake in the model, the text or a setting is told at once."""
+    from tasks.capture.describe import describe_once
+    from tasks.capture.plan import prepare_capture
+
+    if chosen.capture.device not in ("auto", "cpu"):
+        pick_device(chosen.capture.device)  # it loads torch, which is needed anyway
+    described = describe_once(chosen.capture.settings(), work)
+    with work(*described.extent()):
+        capture = prepare_capture(described, chosen.run.runs)
+    return WITH_MODEL if Prepared.open(chosen.run.runs, capture).shards_left() else WITHOUT_MODEL
+
+
+@answering
+def stage(
+    name: Annotated[str, typer.Argument(help="The stage's name, such as contributions.")],
+    capture: o.Capture = None,
+    runs: o.Runs = None,
+    set_: o.Set = None,
+    seed: o.Seed = None,
+    workers: o.Workers = None,
+    as_json: o.Json = False,
+    verbose: o.Verbose = False,
+) -> None:
+    """Do one stage of a capture from its store; of a stage that runs the model again, with that model."""
+    changes = stage_changes(set_ or ())
+    declared(name).check_files(stage_parameters(declared(name), changes.pop(name, {})))
+    for other in changes:
+        raise UnknownName.among("stage to set here", other, (name,), where="--set")
+
+    where = runs_folder(runs)
+
+    def first() -> Sequence[str]:
+        require_captured(where, pick_capture(where, capture), name)
+        return WITH_MODEL if declared(name).needs_model else WITHOUT_MODEL
+
+    def flow() -> Any:
+        from flows.stage_run import stage_run
+
+        return stage_run(name, capture, stage_changes(set_ or ()).get(name), where, seed or 0, workers)
+
+    outcome = run_flow(flow, where, first, capture)
+    tell_work(outcome)
+    tell_found(where, outcome)
+    tell_place(where, outcome.capture)
+    output().add(stage=name)

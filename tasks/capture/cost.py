@@ -1,0 +1,216 @@
+"""What a capture will cost, from the model's configuration alone: bytes, operations, memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from storage.errors import ModelError
+from storage.kept_parts import ChosenParts
+from tasks.capture.kept import ATTENTION_KINDS, Chosen
+from tasks.models.attention_layers import LAYERS, attended_layers
+from tasks.models.families import POSITIONS, first_position, n_streams
+from tasks.models.table import FALLBACK, FAMILIES, INTERFACE
+
+BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+_UNGATED = {
+    *("gpt2", "gpt_neox", "gpt_neo", "gptj", "gpt_bigcode", "codegen", "opt", "bloom", "falcon", "mpt", "phi"),
+    *("persimmon", "nemotron", "starcoder2", "arcee", "apertus", "ega_gpt2"),
+    *("bert", "roberta", "xlm-roberta", "albert", "distilbert"),
+    *("vit", "deit", "dinov2", "dinov2_with_registers"),
+}
+"""Families whose MLP has two matrices; the others gate it and have three."""
+
+
+@dataclass(frozen=True)
+class ConfigShape:
+    """The sizes that a configuration declares."""
+
+    n_layers: int
+    n_heads: int
+    n_kv_heads: int
+    d_model: int
+    d_value: int
+    d_qk: int
+    """Width of one head's query and key."""
+    n_key_heads: int
+    d_mlp: int
+    vocab: int
+    positions: int | None
+    gated_mlp: bool
+    causal: bool
+    way: str
+    attended: tuple[int, ...] | None = None
+    """The layers that have attention; None for all."""
+    streams: int = 1
+    """Residual streams side by side."""
+    gated: bool = False
+    """Whether each head's output is multiplied by a gate."""
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any], where: str) -> ConfigShape:
+        """Read the sizes under the names that families use.
+
+        ModelError names the size that is missing or is no size, and `where`, the file.
+        """
+        inner = config.get("text_config") or config
+        if isinstance(inner, Mapping) and isinstance(widths := inner.get("intermediate_size"), list):  # one a layer
+            inner = {
+                **inner,
+                "intermediate_size": max([_size("intermediate_size", n, 1, where) for n in widths] or [0]),
+            }
+        if not isinstance(inner, Mapping):
+            raise ModelError("an object for 'text_config' in the model's configuration", got=repr(inner), where=where)
+
+        def size(*names: str, default: int | None = None, least: int = 1) -> int:
+            for name in names:
+                if inner.get(name) is not None:
+                    return _size(name, inner[name], least, where)
+            if default is None:
+                raise ModelError(
+                    f"'{names[0]}' in the model's configuration",
+                    where=where,
+                    remedy="`theodolite models` lists the families that can be captured.",
+                )
+            return default
+
+        heads = size("num_attention_heads", "n_head", "n_heads", "num_heads")
+        width = size("hidden_size", "n_embd", "d_model", "dim", "n_embed")
+        head = size("head_dim", "attention_head_dim", default=width // heads)
+        family, first = FAMILIES.get(str(inner.get("model_type"))), first_position(inner)
+        latent = inner.get("qk_nope_head_dim") is not None  # DeepSeek V2, V3: keys are made per head from a latent
+        d_qk = size("qk_nope_head_dim") + size("qk_rope_head_dim") if latent else head
+        n_kv_heads = _n_kv_heads(inner, heads) or size("num_key_value_heads", default=heads)
+        return cls(
+            n_layers=size(*LAYERS, default=len(inner.get("layers_block_type") or ()) or None),
+            n_heads=heads,
+            n_kv_heads=n_kv_heads,
+            d_model=width,
+            d_value=size("v_head_dim", default=head),
+            d_qk=d_qk,
+            n_key_heads=heads if latent else n_kv_heads,
+            d_mlp=size("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", "hidden_dim", default=4 * width),
+            vocab=size("vocab_size", default=0 if family is not None and family.reads == "images" else None),
+            positions=size(*POSITIONS, default=first, least=0) - first or None,
+            gated_mlp=inner.get("model_type") not in _UNGATED or bool(inner.get("use_swiglu_ffn")),
+            causal=family is None or family.causal,
+            way=INTERFACE if family is None else family.way,
+            attended=attended_layers(inner, where),
+            gated=family is not None and bool(family.gate),
+            streams=1 if family is None else n_streams(family, inner),
+        )
+
+    def entries(self, length: int) -> int:
+        """Attention weights kept of one head for a document: the lower triangle, or all."""
+        return length * (length + 1) // 2 if self.causal else length * length
+
+
+def _n_kv_heads(config: Mapping[str, Any], heads: int) -> int | None:
+    """Key/value heads of the families that do not say num_key_value_heads, or mean something else by it."""
+    match config.get("model_type"):
+        case "falcon" if config.get("new_decoder_architecture"):
+            return int(config.get("num_kv_heads") or heads)
+        case "falcon" | "gpt_bigcode":
+            return 1 if config.get("multi_query", True) else heads
+        case "deepseek_v2" | "deepseek_v3":  # the compressed keys and values are expanded for every head
+            return heads
+        case _:
+            return None
+
+
+def _size(name: str, value: Any, least: int, where: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ModelError(
+            f"an integer of at least {least} for '{name}' in the model's configuration",
+            got=repr(value),
+            where=where,
+            remedy="The configuration is damaged: fetch or save the model again.",
+        )
+    return value
+
+
+def stored_bytes(shape: ConfigShape, lengths: list[int], chosen: Chosen) -> dict[str, int]:
+    """Bytes of each kind of tensor before compression, which then saves more the sparser attention is."""
+    tokens, layers = sum(lengths), len(attention_layers(shape, chosen.layers))
+    streams = shape.n_layers if chosen.layers is None else len(chosen.layers)
+    following = 0 if chosen.layers is None else len({layer + 1 for layer in chosen.layers} - {*chosen.layers})
+    parts = parts_of(shape, chosen)
+    heads, kv_heads, key_heads = (len(parts.of(n)) for n in (shape.n_heads, shape.n_kv_heads, shape.n_key_heads))
+    values = {
+        "attention": layers * heads * sum(_entries(shape, parts, t) for t in lengths),
+        "query": layers * sum(parts.n_rows(t) for t in lengths) * heads * shape.d_qk,
+        "key": layers * tokens * key_heads * shape.d_qk,
+        "value": layers * tokens * kv_heads * shape.d_value,
+        "output_input": layers * tokens * heads * shape.d_value,
+        "gate": layers * tokens * heads * shape.d_value,
+        "residual": (streams + (1 if chosen.layers is None else following)) * tokens * shape.streams * shape.d_model,
+    }
+    sizes = {kind: values[kind] * BYTES[dtype] for kind, dtype in chosen.dtypes(sinks=False, gated=shape.gated).items()}
+    return {
+        **sizes,
+        "output_projection": len(attention_layers(shape, None)) * shape.n_heads * shape.d_value * shape.d_model * 4,
+    }
+
+
+def attention_bytes(shape: ConfigShape, lengths: list[int], chosen: Chosen) -> dict[str, int]:
+    """Bytes before compression of attention `stored` and `rebuilt`: all else being the same, what to choose between."""
+    ways = {way: stored_bytes(shape, lengths, replace(chosen, attention=way)) for way in ("stored", "rebuilt")}
+    return {way: sum(sizes[kind] for kind in ATTENTION_KINDS[way]) for way, sizes in ways.items()}
+
+
+def attention_layers(shape: ConfigShape, chosen: tuple[int, ...] | None) -> tuple[int, ...]:
+    """Of the chosen layers, None for all, those that have attention."""
+    there = tuple(range(shape.n_layers)) if shape.attended is None else shape.attended
+    return there if chosen is None else tuple(layer for layer in chosen if layer in there)
+
+
+def parts_of(shape: ConfigShape, chosen: Chosen) -> ChosenParts:
+    """The heads and query positions that are kept of a model of this shape."""
+    return ChosenParts(shape.n_heads, chosen.heads, None if chosen.positions is None else str(chosen.positions))
+
+
+def _entries(shape: ConfigShape, parts: ChosenParts, length: int) -> int:
+    """Attention weights kept of one head for a document."""
+    if parts.positions is None:
+        return shape.entries(length)
+    return parts.n_rows(length) * length if not shape.causal else sum(row + 1 for row in parts.rows(length))
+
+
+def parameters(shape: ConfigShape) -> int:
+    """Weights of all layers, without embeddings; a layer without attention counts as if it had it."""
+    attention = shape.d_model * shape.d_value * (2 * shape.n_heads + 2 * shape.n_kv_heads)
+    mlp = shape.d_model * shape.d_mlp * (3 if shape.gated_mlp else 2)
+    return shape.n_layers * (attention + mlp)
+
+
+def operations(shape: ConfigShape, lengths: list[int]) -> int:
+    """Floating-point operations of one forward pass over the corpus: two a weight and token, plus attention."""
+    tokens, squares = sum(lengths), sum(t * t for t in lengths)
+    dense = 2 * (parameters(shape) + shape.vocab * shape.d_model) * tokens
+    return dense + 4 * len(attention_layers(shape, None)) * shape.n_heads * shape.d_value * squares
+
+
+def memory_peak(
+    shape: ConfigShape,
+    lengths: list[int],
+    batch: list[int],
+    dtype: str,
+    query_block: int,
+    chosen: Chosen,
+) -> int:
+    """Bytes of the model and of the largest forward batch: one layer's tensors, never all layers'.
+
+    A layer's triangle of attention, the chosen part of it, is held only where attention is `stored`.
+    """
+    width, longest, n = BYTES[dtype], max(lengths[i] for i in batch), len(batch)
+    tokens = longest * n
+    weights = (parameters(shape) + shape.vocab * shape.d_model) * width
+    hidden = tokens * (6 * shape.d_model + 3 * shape.d_mlp) * width
+    scores = 3 * n * shape.n_heads * min(query_block, longest) * longest * 4
+    parts = parts_of(shape, chosen)
+    packed = 3 * n * len(parts.kept_heads) * _entries(shape, parts, longest) * 4
+    kept = packed if chosen.attention == "stored" else 0
+    if shape.way == FALLBACK:  # its code computes all queries at once
+        scores = 3 * n * shape.n_heads * longest * longest * 4
+    return weights + hidden + scores + kept + 128 * shape.vocab * 8

@@ -1,0 +1,191 @@
+"""The capture of a prepared run folder, shard by shard: the model runs, its tensors go to the store."""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from functools import partial as bind
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from storage.errors import ModelError
+from storage.layout import under
+from storage.manifest import placed
+from storage.tensors import Chunk, ShardWriter, StoreShape, model_moves, write_model
+from tasks.capture.folder import Prepared
+from tasks.capture.kept import Chosen
+from tasks.capture.key import blocks
+from tasks.capture.model import captured_model
+from tasks.capture.pipeline import Pipeline
+from tasks.capture.plan import read_windows
+from tasks.models.loading import LoadedModel
+from tasks.models.packing import Kept
+from tasks.models.rebuild import rebuild_of, sink_logits
+from tasks.models.run import TapSettings, capture_batch, listen
+from tasks.progress import Progress, emit, waits
+from tasks.shard import Work, publish_once
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import torch
+
+    from tasks.capture.documents import Windows
+
+
+def shards_left(runs: str, capture: str) -> list[int]:
+    """The shards that are not published yet."""
+    return Prepared.open(runs, capture).shards_left()
+
+
+def capture_shards(runs: str, capture: str, shards: Sequence[int]) -> list[int]:
+    """Capture these shards, in order; returns those that were done here and now.
+
+    Raises CaptureCheckError, naming model, layer, document and row, where an identity of attention does not hold.
+    """
+    prepared = Prepared.open(runs, capture)
+    loaded = captured_model(prepared)
+    shape = store_shape(loaded, prepared.settings)
+    _publish_model(prepared, loaded, shape)
+    documents = read_windows(prepared.fs, prepared.layout)
+    done = []
+    for shard in shards:
+
+        def compute(staging: str, shard: int = shard) -> Work:
+            return _capture(prepared, loaded, shape, documents, shard, staging)
+
+        if _publish_shard(prepared, shard, compute):
+            done.append(shard)
+    return done
+
+
+def _publish_shard(prepared: Prepared, shard: int, compute: Any) -> bool:
+    layout = prepared.layout
+    wait = bind(waits, "capture", f"shard {shard}")
+    return publish_once(prepared.fs, layout, layout.shard_record(shard), f"shard-{shard:05d}", compute, wait)
+
+
+def warm_up(runs: str, capture: str) -> None:
+    """Load the capture's model and touch every weight, so that what follows measures capture alone."""
+    for weight in captured_model(Prepared.open(runs, capture)).model.parameters():
+        weight.sum()
+
+
+def store_shape(loaded: LoadedModel, settings: Mapping[str, Any]) -> StoreShape:
+    """The shape of the store that this model fills under a capture's settings."""
+    a, chosen = loaded.anatomy, Chosen.of(settings)
+    rebuild = None
+    if settings["attention"] == "rebuilt":
+        rebuild = rebuild_of(a, listen(loaded), loaded.dtype, loaded.name)
+    return StoreShape(
+        n_layers=a.n_layers,
+        n_heads=a.n_heads,
+        n_kv_heads=a.n_kv_heads,
+        d_model=a.d_model,
+        streams=a.n_streams,
+        d_value=a.d_value,
+        causal=a.causal,
+        dtypes=chosen.dtypes(sinks=a.kind.sinks is not None, gated=bool(a.gates)),
+        windows=a.windows,
+        kept=chosen.layers,
+        heads=chosen.heads,
+        positions=None if chosen.positions is None else str(chosen.positions),
+        rebuild=rebuild,
+        attended=a.attended if a.kind.hybrid else None,
+        gated=bool(a.gates),
+    )
+
+
+def _publish_model(prepared: Prepared, loaded: LoadedModel, shape: StoreShape) -> None:
+    fs, layout = prepared.fs, prepared.layout
+
+    def compute(staging: str) -> Work:
+        sinks = _sinks(loaded) if shape.rebuild is not None and shape.rebuild.sinks else None
+        files = write_model(fs, under(staging, "store"), shape, *_model_tensors(loaded), sinks)
+        return Work(placed(files, layout.store), model_moves(layout, under(staging, "store")))
+
+    publish_once(fs, layout, layout.model_record, "model", compute)
+
+
+def _model_tensors(loaded: LoadedModel) -> tuple[list[torch.Tensor], list[torch.Tensor] | None, torch.Tensor]:
+    """Per layer with attention W_O by head and its bias (None where there is none), and the norms of W_V, (L, H_kv)."""
+    import torch
+
+    from tasks.models.families import output_weights, value_weight_norms
+
+    layers = loaded.anatomy.attended
+    pairs = [output_weights(loaded.anatomy, layer) for layer in layers]
+    biases = [bias for _, bias in pairs if bias is not None]
+    norms = torch.stack([value_weight_norms(loaded.anatomy, layer).float().cpu() for layer in layers])
+    return [w.cpu() for w, _ in pairs], biases or None, norms
+
+
+def _sinks(loaded: LoadedModel) -> torch.Tensor:
+    """The learned sink logits, (L, H)."""
+    import torch
+
+    logits = [sink_logits(loaded.anatomy, layer) for layer in loaded.anatomy.attended]
+    return torch.stack([layer for layer in logits if layer is not None])
+
+
+def _capture(
+    prepared: Prepared, loaded: LoadedModel, shape: StoreShape, windows: Windows, shard: int, staging: str
+) -> Work:
+    started = time.perf_counter()
+    documents = prepared.record["shards"][shard]
+    token_ids, inputs = [], []
+    for doc in documents:
+        token_ids.append(windows["token_ids"][doc].values.to_numpy())
+        inputs.append(windows.inputs(doc))
+    folder = f"{staging}/shard"
+    batches = blocks([len(t) for t in token_ids], prepared.settings["batch_tokens"], padded=True)
+    writer = ShardWriter(prepared.fs, folder, shape)
+    nll: list[np.ndarray] = []
+    with _pipeline(writer, loaded) as pipeline:
+        for batch, members in enumerate(batches):
+            given, numbers = [inputs[i] for i in members], [documents[i] for i in members]
+            lengths = [len(token_ids[i]) for i in members]
+            writer.begin_batch(batch, lengths, numbers)
+
+            def keep(layer: int, kind: str, tensor: torch.Tensor, batch: int = batch) -> None:
+                parts = writer.parts(batch, kind)
+                for part in range(parts):
+                    pipeline.put(tensor.numel() // parts, batch, layer, kind, tensor, part)
+                if parts > 1:  # a large tensor does not wait for what comes after it
+                    pipeline.flush()
+
+            with _memory(loaded, numbers, sum(lengths)):
+                nll += capture_batch(loaded, given, _tap_settings(prepared, shape), keep, numbers)
+            emit(Progress("capture", sum(lengths), "tokens"))
+    work = Work(quality={"milliseconds": round(1000 * (time.perf_counter() - started))})
+    work.add_folder(folder, prepared.layout.shard(shard), writer.close(documents, token_ids, nll))
+    return work
+
+
+@contextmanager
+def _memory(loaded: LoadedModel, documents: Sequence[int], n_tokens: int) -> Iterator[None]:
+    """What a batch lacks memory for is said with what makes it smaller."""
+    import torch
+
+    try:
+        yield
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        raise ModelError(
+            f"memory for a batch of {n_tokens:,} tokens on {loaded.device}",
+            got=str(error).splitlines()[0] if str(error) else "none left",
+            where=f"{loaded.name}, documents {documents[0]} to {documents[-1]}",
+            remedy="Set a smaller batch_tokens or query_block in the section [capture] of a configuration file.",
+        ) from error
+
+
+def _pipeline(writer: ShardWriter, loaded: LoadedModel) -> Pipeline[Chunk]:
+    import torch
+
+    on_cpu = loaded.device == "cpu"
+    return Pipeline(writer.encode, writer.put, threads=torch.get_num_threads(), take_turns=on_cpu)
+
+
+def _tap_settings(prepared: Prepared, shape: StoreShape) -> TapSettings:
+    settings = prepared.settings
+    return TapSettings(settings["query_block"], settings["padding"], shape.dtypes, Kept.of(shape))
