@@ -52,9 +52,9 @@ def clean(runs: str, capture: str) -> dict[str, float]:
 
 def ablation(runs: str, capture: str) -> dict[str, float]:
     """The stage over one document."""
+    from tasks.stages.contract import StageContext
     from tasks.stages.heads import head_ablation
-    from tasks.stages.heads.pruning_declaration import HeadAblationParameters
-    from tasks.stages.registry import StageContext
+    from tasks.stages.heads.pruning_parameters import HeadAblationParameters
 
     replay, result = opened(runs, capture), dict[str, float]()
     list(replay.run(LAYERS, [()], [0]))

@@ -21,8 +21,9 @@ from tasks.kernels.contribution import contributions
 from tasks.kernels.outputs import head_outputs
 from tasks.kernels.sink import sink_geometry, tail_mass
 from tasks.kernels.weights import LayerWeights
+from tasks.stages.contract import StageContext
 from tasks.stages.contributions.rows import row_sum_rows, sink_rows, token_score_rows
-from tasks.stages.registry import StageContext, stage
+from tasks.stages.registry import stage
 
 CAPTURE = "benchmark"
 DOCUMENTS, LAYERS, WINDOW, HEADS, ROUNDS = 4, 3, 512, 9, 5
@@ -79,8 +80,8 @@ class Tables:
 
 def whole_stage(store: ActivationStore, tables: Tables) -> None:
     context = StageContext("0" * 64, 0)
-    partial, _ = STAGE.steps().per_shard(store, store.shard(0), STAGE.parameters(), context, tables)
-    STAGE.steps().finish(store, partial, STAGE.parameters(resamples=2), context, tables)
+    partial, _ = STAGE.steps.per_shard(store, store.shard(0), STAGE.parameters(), context, tables)
+    STAGE.steps.finish(store, partial, STAGE.parameters(resamples=2), context, tables)
 
 
 def scores_rows_and_sink(store: ActivationStore, tables: Tables, shard: int = 0) -> None:

@@ -68,9 +68,9 @@ def replays(runs: str, capture: str, layer: str) -> dict[str, float]:
 
 def stage(runs: str, capture: str, scope: str) -> dict[str, float]:
     """One document of the stage."""
+    from tasks.stages.contract import StageContext
     from tasks.stages.faithfulness import masking
-    from tasks.stages.faithfulness.masking_declaration import MaskingParameters
-    from tasks.stages.registry import StageContext
+    from tasks.stages.faithfulness.declaration import MaskingParameters
 
     replay, result = opened(runs, capture), dict[str, float]()
     parameters = MaskingParameters(scopes=(scope,), scores=SCORES, rates=RATES)

@@ -55,7 +55,7 @@ def encoded(replay: Any, pairs: str) -> Any:
 
 def ours(runs: str, capture: str, pairs: str, clean: str = "") -> dict[str, float]:
     """The stage's passes, or the same that change nothing."""
-    from tasks.stages.perturbation.minimal_pairs_declaration import MinimalPairsParameters
+    from tasks.stages.perturbation.minimal_pairs_parameters import MinimalPairsParameters
     from tasks.stages.perturbation.minimal_pairs_passes import PairPasses
 
     replay = opened(runs, capture)

@@ -24,7 +24,7 @@ from benchmarks.harness import alternate, measured, table
 from benchmarks.masking import LAYERS, NoRows, each, opened, prepare
 
 if TYPE_CHECKING:
-    from tasks.stages.perturbation.perturbation_declaration import PerturbationParameters
+    from tasks.stages.perturbation.declaration import PerturbationParameters
 
 DELTAS, SEEDS, FIRST, PASSES = (1.0, 2.0, 5.0, 10.0, 15.0, 20.0), 5, 10, 6
 CONDITIONS = len(DELTAS) * 2 * SEEDS
@@ -32,7 +32,7 @@ CONDITIONS = len(DELTAS) * 2 * SEEDS
 
 def grid(protocol: str) -> PerturbationParameters:
     """What the stage would be set to."""
-    from tasks.stages.perturbation.perturbation_declaration import PerturbationParameters
+    from tasks.stages.perturbation.declaration import PerturbationParameters
 
     return PerturbationParameters(
         protocols=(protocol,), deltas=DELTAS, relative_deltas=(), first_token=("include",), seeds=SEEDS, sampled=0
@@ -76,8 +76,8 @@ def perturbed(runs: str, capture: str, protocol: str) -> dict[str, float]:
 
 def stage(runs: str, capture: str, protocol: str) -> dict[str, float]:
     """The stage over one document."""
+    from tasks.stages.contract import StageContext
     from tasks.stages.perturbation import perturbation
-    from tasks.stages.registry import StageContext
 
     replay, result = opened(runs, capture), dict[str, float]()
     list(replay.run(LAYERS, [()], [0]))

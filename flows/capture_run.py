@@ -6,7 +6,7 @@ from prefect import flow
 
 from flows.config import CaptureConfig
 from flows.engine import use_all_cores
-from flows.outcome import Outcome, Work, remember
+from flows.outcome import Outcome, StageDone, remember
 from flows.progress import work
 from flows.steps import capture_block, finish_capture_step, finish_or_raise, run_shards, threads
 from tasks.capture.describe import describe_once
@@ -42,6 +42,6 @@ def capture_run(capture: CaptureConfig = CaptureConfig(), runs: str = "runs") ->
         with work("capture", tokens, "tokens"):
             failures = run_shards(capture_block, left, _ONE_DEVICE, runs=runs, capture=name)
     finish_or_raise(lambda: finish_capture_step(runs, name), "the capture", name, total, failures)
-    done = Work("capture", total, total - len(left))
+    done = StageDone("capture", total, total - len(left))
     remember(runs, name, done)
     return Outcome(name, (done,))

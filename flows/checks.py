@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from storage.errors import TheodoliteError
 from storage.filesystem import open_runs
 from storage.warehouse import CheckResult, connect, run_checks
-from tasks.stages.registry import tables
+from tasks.stages.registry import declared_checks, tables
 
 
 class ChecksFailed(TheodoliteError, ArithmeticError):
@@ -18,7 +18,7 @@ def check_tables(runs: str, captures: Sequence[str]) -> list[CheckResult]:
     """Every check over these captures."""
     connection = connect(open_runs(runs), tables())
     try:
-        return run_checks(connection, captures)
+        return run_checks(connection, declared_checks(), captures)
     finally:
         connection.close()
 

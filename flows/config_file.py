@@ -15,8 +15,8 @@ from flows.config import CaptureConfig, Config
 from storage.errors import CorpusError, UnknownName, UsageError
 from tasks.capture.kept import Chosen
 from tasks.stages.parameters import stage_parameters
-from tasks.stages.parts import require_kinds
 from tasks.stages.registry import default_stages, stage, stages
+from tasks.stages.requirements import require_kinds
 
 DEFAULT = "default"
 """The preset of `theodolite run` with no arguments."""
@@ -112,10 +112,10 @@ def chosen_stages(config: Config) -> tuple[str, ...]:
 
 def _about(name: str, corpus: Sequence[str]) -> bool:
     """Whether a stage is about a corpus of that kind."""
-    about = stage(name).about
+    require = stage(name).require_corpus
     try:
-        if about is not None:
-            about(corpus)
+        if require is not None:
+            require(corpus)
     except CorpusError:
         return False
     return True
@@ -143,9 +143,8 @@ def require_kept(capture: CaptureConfig, names: Iterable[str]) -> None:
     offered = Chosen.of(asdict(capture.settings())).offered()
     for name in names:
         require_kinds(stage(name), offered, "this capture")
-        about = stage(name).about
-        if about is not None:
-            about(capture.corpus)
+        if (require := stage(name).require_corpus) is not None:
+            require(capture.corpus)
 
 
 def _validated(content: Mapping[str, Any], where: str) -> Config:

@@ -13,8 +13,7 @@ from flows.config_file import require_kept
 from flows.outcome import Outcome
 from flows.progress import waiting
 from flows.stage_run import stage_run
-from flows.steps import check_tables_step, threads
-from storage.errors import IncompleteRun
+from flows.steps import STOPPING, check_tables_step, threads
 from tasks.stages.parameters import stage_parameters
 from tasks.stages.registry import default_stages
 from tasks.stages.registry import stage as declared
@@ -39,8 +38,8 @@ def full_run(
         seed: the seed of everything that is drawn.
         workers: shards of a stage worked on at once; the cores by default.
 
-    Raises UsageError, CorpusError or ModelError before any work; IncompleteRun where some shards failed, after every
-    stage had its turn; ChecksFailed where an identity is broken.
+    Raises UsageError, CorpusError or ModelError before any work; after every stage had its turn, the error of the first
+    stage that failed, IncompleteRun where some of its shards did; ChecksFailed where an identity is broken.
     """
     chosen = {name: (parameters or {}).get(name, {}) for name in (default_stages() if stages is None else stages)}
     for name, values in chosen.items():
@@ -48,15 +47,18 @@ def full_run(
         stage_of.check_files(stage_parameters(stage_of, values))
     require_kept(capture, list(chosen))
     captured = capture_run(capture, runs)
-    work, unfinished = captured.work, None
+    work = captured.work
+    failed: Exception | None = None
     for name, values in chosen.items():
         try:
             done = stage_run(name, captured.capture, values, runs, seed, workers)
             work += done.work
-        except IncompleteRun as error:
-            unfinished = unfinished or error
-    if unfinished:
-        raise unfinished
+        except STOPPING:
+            raise
+        except Exception as error:  # a stage that failed keeps no other from its turn; the first is reported
+            failed = failed or error
+    if failed is not None:
+        raise failed
     with waiting("checking the tables"):
         checks = check_tables_step(runs, captured.capture)
     return Outcome(captured.capture, work, checks)

@@ -15,7 +15,7 @@ from tasks.stages.registry import tables
 
 
 @dataclass(frozen=True)
-class Work:
+class StageDone:
     """The capture or one stage as this run met it: how many of its shards were reused, how many done now."""
 
     name: str
@@ -34,11 +34,11 @@ class Outcome:
     """The result of a flow: the capture's id, the work in the order in which it was met, and the checks that hold."""
 
     capture: str
-    work: tuple[Work, ...]
+    work: tuple[StageDone, ...]
     checks: tuple[CheckResult, ...] = ()
 
 
-def remember(runs: str, capture: str, work: Work) -> None:
+def remember(runs: str, capture: str, work: StageDone) -> None:
     """Keep what this run reused, and save the catalog, so that both say how things are now."""
     fs = open_runs(runs)
     record = {**asdict(work), "at": datetime.now(UTC).isoformat(timespec="seconds")}

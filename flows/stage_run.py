@@ -9,22 +9,13 @@ from pydantic import NonNegativeInt, PositiveInt
 
 from flows.captures import pick_capture
 from flows.engine import stage_workers, use_all_cores
-from flows.outcome import Outcome, Work, remember
+from flows.outcome import Outcome, StageDone, remember
 from flows.progress import waiting, work
-from flows.steps import (
-    finish_or_raise,
-    finish_stage_step,
-    finish_survey_step,
-    run_shards,
-    stage_block,
-    survey_block,
-    threads,
-)
+from flows.steps import finish_or_raise, finish_stage_step, run_shards, stage_block, threads
 from tasks.capture.folder import Prepared
-from tasks.stages.registry import DOCUMENTS
 from tasks.stages.registry import stage as declared
-from tasks.stages.run import documents_in, open_replay, prepare_stage, stage_parts_left, stage_units
-from tasks.stages.survey import survey_name, survey_parts_left
+from tasks.stages.requirements import open_replay
+from tasks.stages.run import ROWS, SURVEY, phase_unit, prepare_stage, stage_parts_left, stage_units
 
 
 @flow(name="stage", task_runner=threads(1), persist_result=False, retries=0)
@@ -55,44 +46,34 @@ def stage_run(
         use_all_cores()
     with waiting("looking at the model" if declared(stage).needs_model else "looking at the store"):
         key = prepare_stage(runs, name, stage, parameters or {}, seed)
-    prepared, left = Prepared.open(runs, name), stage_parts_left(runs, name, stage, key)
-    total = prepared.n_shards
     arguments = {"runs": runs, "capture": name, "stage": stage, "key": key}
-    failures = _work(arguments, left, total, workers)
-    finish_or_raise(lambda: finish_stage_step(runs, name, stage, key), f"stage {stage}", name, total, failures)
-    done = Work(stage, total, total - len(left))
+    left, total = stage_parts_left(runs, name, stage, key), Prepared.open(runs, name).n_shards
+    if declared(stage).surveys:
+        _do(arguments, SURVEY, stage_workers(workers), f"the survey of stage {stage}", total)
+    _do(arguments, ROWS, _workers(arguments, workers) if left else 1, f"stage {stage}", total)
+    done = StageDone(stage, total, total - len(left))
     remember(runs, name, done)
     return Outcome(name, (done,))
 
 
-def _work(arguments: dict[str, str], left: list[int], total: int, workers: int | None) -> dict[int, Exception]:
-    """The stage's survey, if it makes one, and the shards that are left; the errors of those that failed."""
-    runs, name, stage = arguments["runs"], arguments["capture"], arguments["stage"]
-    replays = declared(stage).needs_model and bool(left)
-    at_once = _ready(runs, name) if replays else stage_workers(workers)
-    if declared(stage).surveys:
-        _survey(arguments, total, stage_workers(workers))
-    if not left:
-        return {}
-    if replays:
-        use_all_cores()  # the survey, as what reads the store alone, left one to each thread
-    with work(stage, stage_units(runs, name, stage, arguments["key"], left), declared(stage).unit):
-        return run_shards(stage_block, left, at_once, **arguments)
-
-
-def _survey(arguments: dict[str, str], total: int, workers: int) -> None:
-    """What the stage must know of all shards before any has rows. Raises what `stage_run` does."""
-    runs, name, stage = arguments["runs"], arguments["capture"], arguments["stage"]
+def _do(arguments: dict[str, str], phase: str, workers: int, what: str, total: int) -> None:
+    """Do the shards that are left of a phase and combine them. Raises what `stage_run` does."""
+    runs, capture, stage, key = (arguments[name] for name in ("runs", "capture", "stage", "key"))
+    named = {**arguments, "phase": phase}
     failures: dict[int, Exception] = {}
-    if left := survey_parts_left(runs, name, stage, arguments["key"]):
-        with work(survey_name(stage), documents_in(Prepared.open(runs, name), left), DOCUMENTS):
-            failures = run_shards(survey_block, left, workers, **arguments)
-    finish_or_raise(lambda: finish_survey_step(**arguments), f"the survey of stage {stage}", name, total, failures)
+    if left := stage_parts_left(runs, capture, stage, key, phase):
+        kind, unit = phase_unit(stage, phase)
+        with work(kind, stage_units(runs, capture, stage, key, left, phase), unit):
+            failures = run_shards(stage_block, left, workers, **named)
+    finish_or_raise(lambda: finish_stage_step(**named), what, capture, total, failures)
 
 
-def _ready(runs: str, capture: str) -> int:
-    """Load the captured model before any shard, so that what is wrong with it is told once; how many shards at once."""
-    use_all_cores()
+def _workers(arguments: dict[str, str], workers: int | None) -> int:
+    """How many shards at once; one of a stage that runs the model, which is loaded before any shard, so that a fault in
+    it is reported once."""
+    if not declared(arguments["stage"]).needs_model:
+        return stage_workers(workers)
+    use_all_cores()  # a survey, which reads the store alone, left one thread to each worker
     with waiting("loading the model"):
-        open_replay(runs, capture)
+        open_replay(arguments["runs"], arguments["capture"])
     return 1

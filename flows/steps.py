@@ -28,7 +28,6 @@ from storage.warehouse import CheckResult
 from tasks.capture.finish import finish_capture
 from tasks.progress import Progress, listening
 from tasks.stages.run import finish_stage, run_stage_shards
-from tasks.stages.survey import finish_survey, survey_shards
 
 DEVICE_TAG = "theodolite-device"
 """On every task that needs the device; a Prefect concurrency limit on it keeps several machines' runs apart."""
@@ -36,8 +35,7 @@ DEVICE_TAG = "theodolite-device"
 BLOCKS = 100
 """At most so many Prefect tasks a flow run: its database is slow with thousands."""
 
-_USER_ERRORS = (UsageError, CorpusError, ModelError)
-_STOPPING = (*_USER_ERRORS, StorageFull, StorageReadOnly)
+STOPPING = (UsageError, CorpusError, ModelError, StorageFull, StorageReadOnly)
 """Errors that every other shard would meet too."""
 
 _stop = threading.Event()
@@ -74,7 +72,7 @@ def _one_by_one(shards: Iterable[int], work: Callable[[int], Any]) -> None:
             raise Stopped
         try:
             work(shard)
-        except (Stopped, *_STOPPING):
+        except (Stopped, *STOPPING):
             _stop.set()
             raise
         except Exception as error:  # told with all others at the end of the run
@@ -93,21 +91,9 @@ def capture_block(runs: str, capture: str, shards: list[int]) -> None:
 
 
 @task(name="stage-shards", cache_policy=NO_CACHE, persist_result=False, retries=0)
-def stage_block(runs: str, capture: str, stage: str, key: str, shards: list[int]) -> None:
-    """A stage's part of these shards, one after the other."""
-    _each(shards, lambda shard: run_stage_shards(runs, capture, stage, key, [shard]))
-
-
-@task(name="survey-shards", cache_policy=NO_CACHE, persist_result=False, retries=0)
-def survey_block(runs: str, capture: str, stage: str, key: str, shards: list[int]) -> None:
-    """What a stage must know of these shards before any has rows, one after the other."""
-    _each(shards, lambda shard: survey_shards(runs, capture, stage, key, [shard]))
-
-
-@task(name="finish-survey", cache_policy=NO_CACHE, persist_result=False, retries=0)
-def finish_survey_step(runs: str, capture: str, stage: str, key: str) -> None:
-    """Publish what a stage must know of all shards."""
-    finish_survey(runs, capture, stage, key)
+def stage_block(runs: str, capture: str, stage: str, key: str, phase: str, shards: list[int]) -> None:
+    """A phase of a stage, its survey or its rows, for these shards, one after the other."""
+    _each(shards, lambda shard: run_stage_shards(runs, capture, stage, key, [shard], phase))
 
 
 @task(name="finish-capture", cache_policy=NO_CACHE, persist_result=False, retries=0)
@@ -117,9 +103,9 @@ def finish_capture_step(runs: str, capture: str) -> None:
 
 
 @task(name="finish-stage", cache_policy=NO_CACHE, persist_result=False, retries=0)
-def finish_stage_step(runs: str, capture: str, stage: str, key: str) -> None:
-    """Publish what a stage says over the whole capture."""
-    finish_stage(runs, capture, stage, key)
+def finish_stage_step(runs: str, capture: str, stage: str, key: str, phase: str) -> None:
+    """Combine the parts of a phase of a stage, and publish the result."""
+    finish_stage(runs, capture, stage, key, phase)
 
 
 @task(name="check-tables", cache_policy=NO_CACHE, persist_result=False, retries=0)

@@ -1,8 +1,8 @@
-"""The checks of the warehouse: the identities of `sql/checks`, and what follows from every table's grain."""
+"""The checks of the warehouse: the identities of `sql/checks`, and what follows from the declarations."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,9 +10,9 @@ import duckdb
 
 import sql
 from storage.errors import UnknownName
-from storage.grain_checks import Check, grain_checks
 from storage.queries import captures as known_captures
 from storage.queries import check_capture, fetch
+from storage.table_checks import Check
 
 _NOT_A_PLACE = {"capture", "error", "tolerance"}
 """Columns of a check's rows that do not say where in the capture the row is."""
@@ -31,14 +31,18 @@ class CheckResult:
     message: str
 
 
-def list_checks() -> list[Check]:
-    """Every check: those written as files, then those of each table's grain."""
+def list_checks(declared: Sequence[Check]) -> list[Check]:
+    """Every check: those written as files, then those that follow from the declarations of tables and stages."""
     files = (sql.read("checks", name) for name in sql.names("checks"))
-    return [*(Check(f.name, f.summary, f.body) for f in files), *grain_checks()]
+    return [*(Check(f.name, f.summary, f.body) for f in files), *declared]
 
 
 def run_checks(
-    connection: duckdb.DuckDBPyConnection, captures: Sequence[str] | None = None, *, only: Iterable[str] | None = None
+    connection: duckdb.DuckDBPyConnection,
+    declared: Sequence[Check],
+    captures: Sequence[str] | None = None,
+    *,
+    only: Iterable[str] | None = None,
 ) -> list[CheckResult]:
     """Every check over every capture (or these), in the order of `list_checks`; `only` names some of the checks.
 
@@ -48,22 +52,22 @@ def run_checks(
     for capture in captures or ():
         check_capture(connection, capture)
     chosen = list(captures) if captures is not None else known_captures(connection)
-    checks = list_checks() if only is None else [_check(name) for name in only]
+    known = {check.name: check for check in list_checks(declared)}
+    checks = list(known.values()) if only is None else [_named(name, known) for name in only]
     return [result for check in checks for result in _run(connection, check, chosen)]
 
 
-def violations(connection: duckdb.DuckDBPyConnection, name: str, capture: str, limit: int) -> list[dict[str, Any]]:
+def violations(connection: duckdb.DuckDBPyConnection, check: Check, capture: str, limit: int) -> list[dict[str, Any]]:
     """The worst rows of one check in one capture, the worst first, each with its error and tolerance."""
     check_capture(connection, capture)
     text = (
-        f"select * from (\n{_check(name).body}\n) where capture = $capture "
+        f"select * from (\n{check.body}\n) where capture = $capture "
         "order by coalesce(error, 'infinity'::double) desc limit $limit"
     )
     return fetch(connection, text, {"everything": False, "capture": capture, "limit": limit}).to_pylist()
 
 
-def _check(name: str) -> Check:
-    known = {check.name: check for check in list_checks()}
+def _named(name: str, known: Mapping[str, Check]) -> Check:
     if name not in known:
         raise UnknownName.among("check", name, known)
     return known[name]
@@ -88,7 +92,7 @@ def _result(
     if not failures:
         allowed = f" where {row['tolerance']:.2g} is allowed" if row["tolerance"] else ""
         return CheckResult(check.name, capture, True, n, 0, worst, f"holds: worst error {worst:.2g}{allowed}")
-    first = violations(connection, check.name, capture, 1)[0]
+    first = violations(connection, check, capture, 1)[0]
     where = ", ".join(f"{name} {value}" for name, value in first.items() if name not in _NOT_A_PLACE)
     size = "undefined" if first["error"] is None else f"{first['error']:.3g} where {first['tolerance']:.2g} is allowed"
     message = f"{check.summary} Broken in {failures:,} of {n:,}; worst at {where or 'the capture'}: error {size}."

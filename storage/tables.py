@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 import pyarrow as pa
@@ -23,6 +23,30 @@ ROW_GROUP = 400_000
 
 
 @dataclass(frozen=True)
+class Column:
+    """A column of which more is declared than its type."""
+
+    type: pa.DataType
+    words: tuple[str, ...] = ()
+    """The values that a text column may hold; none where it may hold any."""
+    layer_set: bool = False
+    """Whether it may also hold a set of layers: all, or numbers such as 10-19."""
+    boundary: bool = False
+    """Whether it counts boundaries of the residual stream: layers without attention too, and the end of the last."""
+
+
+def one_of(*words: str, layer_set: bool = False) -> Column:
+    """A text column that holds one of these words, or a set of layers."""
+    return Column(TEXT, words, layer_set)
+
+
+LAYER_SET = one_of(layer_set=True)
+BOUNDARY = Column(INT, boundary=True)
+Declared = Any
+"""How a column is declared: by its pyarrow type, or as a `Column`."""
+
+
+@dataclass(frozen=True)
 class TableSpec:
     """One table: its name, its grain (the key columns after `capture`), and its pyarrow schema.
 
@@ -32,12 +56,16 @@ class TableSpec:
     name: str
     grain: tuple[str, ...]
     schema: pa.Schema
+    columns: Mapping[str, Column] = field(default_factory=dict, compare=False)
+    """The columns of which more is declared than their type."""
 
 
-def table(name: str, grain: dict[str, pa.DataType], /, **columns: pa.DataType) -> TableSpec:
+def table(name: str, grain: Mapping[str, Declared], /, **columns: Declared) -> TableSpec:
     """Declare a table from its key columns and its other columns, in the order of `tables.md`."""
-    fields = {"capture": TEXT, "stage_key": TEXT, **grain, **columns}
-    return TableSpec(name, ("capture", *grain), pa.schema([pa.field(n, t) for n, t in fields.items()]))
+    declared = {n: c for n, c in {**grain, **columns}.items() if isinstance(c, Column)}
+    types = {n: c.type if isinstance(c, Column) else c for n, c in {**grain, **columns}.items()}
+    schema = pa.schema([pa.field(n, t) for n, t in {"capture": TEXT, "stage_key": TEXT, **types}.items()])
+    return TableSpec(name, ("capture", *grain), schema, declared)
 
 
 class PartWriter:

@@ -14,7 +14,7 @@ from storage.manifest import FileRecord, Manifest, PartRecord, placed
 
 
 @dataclass
-class Work:
+class PartResult:
     """What one part produced: files by final path, where each lies in staging, rows per table, quality counts."""
 
     files: dict[str, FileRecord] = field(default_factory=dict)
@@ -37,7 +37,7 @@ def publish_once(
     layout: Layout,
     record_path: str,
     name: str,
-    compute: Callable[[str], Work],
+    compute: Callable[[str], PartResult],
     on_wait: Callable[[], None] | None = None,
 ) -> bool:
     """Do one part of the work unless it is done; True if it was done here and now.

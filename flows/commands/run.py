@@ -20,7 +20,7 @@ from tasks.capture.folder import Prepared
 from tasks.models.loading import pick_device
 from tasks.stages.parameters import stage_parameters
 from tasks.stages.registry import stage as declared
-from tasks.stages.run import require_captured
+from tasks.stages.requirements import require_captured
 
 
 @answering
@@ -158,7 +158,7 @@ def stage(
     where = runs_folder(runs)
 
     def first() -> Sequence[str]:
-        require_captured(where, pick_capture(where, capture), name)
+        require_captured(Prepared.open(where, pick_capture(where, capture)), declared(name))
         return WITH_MODEL if declared(name).needs_model else WITHOUT_MODEL
 
     def flow() -> Any:

@@ -19,7 +19,7 @@ from tasks.models.families import family_of
 from tasks.models.loading import pick_device
 from tasks.models.sources import resolve
 from tasks.run_record import StageRun, mark, request
-from tasks.shard import Work, publish_once
+from tasks.shard import PartResult, publish_once
 
 if TYPE_CHECKING:
     from storage.tensors import ActivationStore, StoreShape
@@ -65,7 +65,7 @@ def finish_capture(runs: str, capture: str) -> bool:
     return done
 
 
-def _tables(prepared: Prepared, run: StageRun, staging: str) -> Work:
+def _tables(prepared: Prepared, run: StageRun, staging: str) -> PartResult:
     from storage.tensors import ActivationStore
 
     store = ActivationStore.open(prepared.fs, prepared.layout.capture)
@@ -79,7 +79,7 @@ def _tables(prepared: Prepared, run: StageRun, staging: str) -> Work:
         (TOKENS, _token_columns(prepared, token_ids, nll)),
         (HEADS, _head_columns(store)),
     ]
-    work = Work()
+    work = PartResult()
     for spec, columns in tables:
         writer = PartWriter(
             prepared.fs,

@@ -13,7 +13,7 @@ from storage.numbers import Positions, number_set, written
 from tasks.capture.kept import DTYPES, OTHER_KINDS, WAYS, canonical_dtypes, canonical_kinds
 from tasks.models.loading import DEVICES
 from tasks.models.sources import ModelSource, model_digest, tokenizer_digest
-from tasks.stages.registry import Stage
+from tasks.stages.contract import Stage
 
 CAPTURE_VERSION = 3
 """Raised whenever a change of the code changes what a capture stores."""

@@ -24,7 +24,7 @@ from tasks.models.packing import Kept
 from tasks.models.rebuild import rebuild_of, sink_logits
 from tasks.models.run import TapSettings, capture_batch, listen
 from tasks.progress import Progress, emit, waits
-from tasks.shard import Work, publish_once
+from tasks.shard import PartResult, publish_once
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -52,7 +52,7 @@ def capture_shards(runs: str, capture: str, shards: Sequence[int]) -> list[int]:
     done = []
     for shard in shards:
 
-        def compute(staging: str, shard: int = shard) -> Work:
+        def compute(staging: str, shard: int = shard) -> PartResult:
             return _capture(prepared, loaded, shape, documents, shard, staging)
 
         if _publish_shard(prepared, shard, compute):
@@ -100,10 +100,10 @@ def store_shape(loaded: LoadedModel, settings: Mapping[str, Any]) -> StoreShape:
 def _publish_model(prepared: Prepared, loaded: LoadedModel, shape: StoreShape) -> None:
     fs, layout = prepared.fs, prepared.layout
 
-    def compute(staging: str) -> Work:
+    def compute(staging: str) -> PartResult:
         sinks = _sinks(loaded) if shape.rebuild is not None and shape.rebuild.sinks else None
         files = write_model(fs, under(staging, "store"), shape, *_model_tensors(loaded), sinks)
-        return Work(placed(files, layout.store), model_moves(layout, under(staging, "store")))
+        return PartResult(placed(files, layout.store), model_moves(layout, under(staging, "store")))
 
     publish_once(fs, layout, layout.model_record, "model", compute)
 
@@ -131,7 +131,7 @@ def _sinks(loaded: LoadedModel) -> torch.Tensor:
 
 def _capture(
     prepared: Prepared, loaded: LoadedModel, shape: StoreShape, windows: Windows, shard: int, staging: str
-) -> Work:
+) -> PartResult:
     started = time.perf_counter()
     documents = prepared.record["shards"][shard]
     token_ids, inputs = [], []
@@ -158,7 +158,7 @@ def _capture(
             with _memory(loaded, numbers, sum(lengths)):
                 nll += capture_batch(loaded, given, _tap_settings(prepared, shape), keep, numbers)
             emit(Progress("capture", sum(lengths), "tokens"))
-    work = Work(quality={"milliseconds": round(1000 * (time.perf_counter() - started))})
+    work = PartResult(quality={"milliseconds": round(1000 * (time.perf_counter() - started))})
     work.add_folder(folder, prepared.layout.shard(shard), writer.close(documents, token_ids, nll))
     return work
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from storage.tables import BIG, DOUBLE, FLAG, INT, REAL, TEXT, TableSpec, table
+from storage.tables import BIG, DOUBLE, FLAG, INT, REAL, TEXT, TableSpec, one_of, table
+
+_DTYPES = ("float32", "float16", "bfloat16")
 
 CAPTURES = table(
     "captures",
@@ -11,7 +13,7 @@ CAPTURES = table(
     model=TEXT,
     model_digest=TEXT,
     family=TEXT,
-    norm=TEXT,
+    norm=one_of("layernorm", "rmsnorm"),
     n_layers=INT,
     n_heads=INT,
     n_kv_heads=INT,
@@ -21,14 +23,14 @@ CAPTURES = table(
     corpus=TEXT,
     corpus_digest=TEXT,
     tokenizer_digest=TEXT,
-    bos_policy=TEXT,
+    bos_policy=one_of("auto", "always", "never"),
     window_tokens=INT,
     stride_tokens=INT,
     n_docs=INT,
     n_tokens=BIG,
-    compute_dtype=TEXT,
-    attention_storage=TEXT,
-    value_dtype=TEXT,
+    compute_dtype=one_of(*_DTYPES),
+    attention_storage=one_of("stored", "rebuilt", "none"),
+    value_dtype=one_of(*_DTYPES, "none"),
     device=TEXT,
     bytes=BIG,
     seconds=DOUBLE,
@@ -46,7 +48,7 @@ STAGES = table(
     "stages",
     {"stage": TEXT, "key": TEXT},
     version=INT,
-    status=TEXT,
+    status=one_of("done", "stale", "partial", "failed"),
     params=TEXT,
     shards_done=INT,
     shards_total=INT,

@@ -11,11 +11,11 @@ from storage.numbers import written
 
 if TYPE_CHECKING:
     from storage.store_shape import StoreShape
-    from storage.tensors import ActivationStore, ShardReader
+    from storage.tensors import ShardReader
     from tasks.models.interventions import Condition
     from tasks.models.observation import Seen, Watch
     from tasks.replay import CapturedReplay
-    from tasks.stages.registry import Partial, Rows, StageContext
+    from tasks.stages.contract import Partial, StageContext
 
 ALL_LAYERS = "all"
 _BATCHES = 8
@@ -85,15 +85,3 @@ def clean_losses(shard: ShardReader, documents: Sequence[int]) -> Mapping[str, A
         "nll_clean_sum": np.array([nll.sum(dtype=np.float64) for nll in clean]),
         "n_predicted": np.array([len(nll) for nll in clean], np.int32),
     }
-
-
-def combine(left: Partial, right: Partial) -> Partial:
-    """Nothing goes beyond a document."""
-    return {}
-
-
-def finish(
-    store: ActivationStore, partial: Partial, parameters: Any, context: StageContext, rows: Rows
-) -> dict[str, int]:
-    """Nothing is summed over documents: sums are for queries to make."""
-    return {}

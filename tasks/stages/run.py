@@ -1,211 +1,242 @@
-"""One stage of one capture: what is left to do, its shards, and what is combined from them."""
+"""The life of a stage over one capture: prepare → survey → shards → finish.
+
+A stage is a reduction over the shards of the capture, and its survey, where it has one, is another reduction before it.
+Both are a `Phase`: a part for each shard, done in any order, then one part that combines them in shard order. Each part
+is published once, by the rule of tasks/shard.py.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import partial as bind
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
+from storage import layout
 from storage.errors import IncompleteRun
-from storage.layout import FINAL, Layout, shard_part
-from storage.tables import PartWriter
 from tasks.capture.folder import Prepared
-from tasks.capture.kept import Chosen
 from tasks.capture.key import stage_key
 from tasks.run_record import StageRun, mark, request
-from tasks.shard import Work
+from tasks.shard import PartResult
 from tasks.stages.checkpoints import Checkpoints, forget
+from tasks.stages.contract import DOCUMENTS, Stage, StageContext
 from tasks.stages.parameters import stage_parameters
-from tasks.stages.parts import (
-    keep_partial,
-    of_capture,
-    open_store,
-    publish_part,
-    read_partial,
-    require_files,
-    require_kinds,
-    stage_context,
-)
-from tasks.stages.registry import Stage, stage
-from tasks.stages.survey import read_survey
+from tasks.stages.parts import PartRows, keep_partial, progress_of, publish_part, read_partial
+from tasks.stages.registry import stage
+from tasks.stages.requirements import open_replay, open_store, require_captured, require_files
 
 if TYPE_CHECKING:
-    from storage.filesystem import Filesystem
     from storage.tensors import ActivationStore
     from tasks.replay import CapturedReplay
-    from tasks.stages.registry import Partial
+    from tasks.stages.contract import Partial
+
+SURVEY, ROWS = "survey", "rows"
+"""The phases of a stage, in order; only some stages have the first."""
 
 
-class _PartRows:
-    """The rows of one part: a Parquet file per table, opened when its first rows come."""
+@dataclass(frozen=True)
+class Phase:
+    """One reduction over the shards: how its parts are called."""
 
-    def __init__(self, fs: Filesystem, staging: str, stage: Stage, capture: str, key: str) -> None:
-        self._open = bind(self._open_writer, fs, staging, {t.name: t for t in stage.tables}, capture, key)
-        self._writers: dict[str, PartWriter] = {}
+    of_shard: Callable[[int], str]
+    combined: str
 
-    @staticmethod
-    def _open_writer(
-        fs: Filesystem, staging: str, specs: Mapping[str, Any], capture: str, key: str, table: str
-    ) -> PartWriter:
-        return PartWriter(fs, f"{staging}/{table}.parquet", specs[table], {"capture": capture, "stage_key": key})
 
-    def add(self, table: str, columns: Mapping[str, Any]) -> None:
-        if table not in self._writers:
-            self._writers[table] = self._open(table)
-        self._writers[table].add(columns)
-
-    def close(self, work: Work, layout: Layout, key: str, part: str) -> None:
-        """Close every file and hand it to the part's work."""
-        for name, writer in self._writers.items():
-            record, rows = writer.close()
-            work.add_file(writer.path, layout.table_part(name, key, part), record)
-            work.rows[name] = rows
+_PHASES = {SURVEY: Phase(layout.survey_part, layout.SURVEY), ROWS: Phase(layout.shard_part, layout.FINAL)}
 
 
 def prepare_stage(runs: str, capture: str, name: str, overrides: Mapping[str, Any], seed: int = 0) -> str:
-    """Write down what is to be done and return its key; it is the stage's current key from now on.
+    """Record what is to be done and return its key, which is the stage's current key from now on.
 
-    Raises UnknownName or UsageError for a stage, parameter or store that does not fit, and CorpusError for a text that
-    the model cannot be given, before anything runs.
+    Raises UnknownName or UsageError for a stage, parameter or store that is not accepted, and CorpusError for a text
+    that the model cannot take, before anything runs.
     """
     prepared, declared = Prepared.open(runs, capture), stage(name)
     parameters = stage_parameters(declared, overrides)
-    require_captured(runs, capture, name)
-    if declared.fits is not None:
-        declared.fits(parameters, open_store(prepared, declared).shape)
-    if declared.suits is not None:
-        declared.suits(parameters, open_store(prepared, declared).shape, prepared.record["lengths"])
+    require_captured(prepared, declared)
+    if declared.require_store is not None:
+        declared.require_store(parameters, open_store(prepared, declared).shape, prepared.record["lengths"])
     key = stage_key(declared, parameters, prepared.record["key"], seed)
     if declared.needs_model and stage_parts_left(runs, capture, name, key):
-        replay = open_replay(runs, capture)  # what is refused here is before this run stands in an older one's place
+        replay = open_replay(runs, capture)  # what is refused here must not replace an older run
         if declared.reads_texts:
-            declared.text_steps().require_fitting(parameters, replay)
+            declared.steps.require_fitting(parameters, replay)
     request(prepared, StageRun(name, key, declared.version, declared.describe(parameters), seed))
     return key
 
 
-def stage_parts_left(runs: str, capture: str, name: str, key: str) -> list[int]:
-    """The shards whose part of the stage is not published yet."""
-    prepared = Prepared.open(runs, capture)
-    layout, manifest = prepared.layout, prepared.manifest
-    paths = [layout.part_record(name, key, shard_part(shard)) for shard in range(prepared.n_shards)]
-    return [shard for shard, path in enumerate(paths) if manifest.published(path) is None]
+def stage_parts_left(runs: str, capture: str, name: str, key: str, phase: str = ROWS) -> list[int]:
+    """The shards whose part of this phase is not published yet; none of the survey of a stage without one."""
+    if phase == SURVEY and not stage(name).surveys:
+        return []
+    return _left(Prepared.open(runs, capture), name, key, phase)
 
 
-def stage_units(runs: str, capture: str, name: str, key: str, shards: Sequence[int]) -> int:
-    """How many units these shards are: documents, or what the stage counts. Raises what reading its files raises."""
-    prepared, declared = Prepared.open(runs, capture), stage(name)
-    if declared.units is None:
-        return documents_in(prepared, shards)
-    run = StageRun.read(prepared, name, key)
-    return declared.units(stage_parameters(declared, run.parameters), shards, prepared.n_shards)
+def _left(prepared: Prepared, name: str, key: str, phase: str) -> list[int]:
+    records = (prepared.layout.part_record(name, key, part) for part in _parts(prepared, phase))
+    return [shard for shard, path in enumerate(records) if prepared.manifest.published(path) is None]
 
 
-def documents_in(prepared: Prepared, shards: Sequence[int]) -> int:
-    """How many documents these shards are, which a survey counts whatever its stage counts."""
-    return sum(len(prepared.record["shards"][shard]) for shard in shards)
+def _parts(prepared: Prepared, phase: str) -> Iterator[str]:
+    return map(_PHASES[phase].of_shard, range(prepared.n_shards))
 
 
-def require_captured(runs: str, capture: str, name: str) -> None:
-    """UsageError unless a capture that is there was asked to keep what the stage reads; opens no store."""
-    chosen = Chosen.of(Prepared.open(runs, capture).settings)
-    require_kinds(stage(name), chosen.offered(), f"capture {capture}")
-
-
-def run_stage_shards(runs: str, capture: str, name: str, key: str, shards: Sequence[int]) -> list[int]:
-    """Do the stage's part of these shards; returns those that were done here and now.
+def run_stage_shards(
+    runs: str, capture: str, name: str, key: str, shards: Sequence[int], phase: str = ROWS
+) -> list[int]:
+    """Do this phase of the stage for these shards; returns those that were done here and now.
 
     What reads the store alone runs on one thread whatever the machine, so that the same key gives the same bytes with
-    any number of workers. A replay takes the threads there are, as the capture did.
+    any number of workers. A replay takes all threads, as the capture did.
     """
     import torch
 
-    prepared, declared = Prepared.open(runs, capture), stage(name)
-    replay = open_replay(runs, capture) if declared.needs_model else None
+    work = _StageWork.open(runs, capture, name, key)
+    replay = open_replay(runs, capture) if work.stage.needs_model and phase == ROWS else None
     if replay is None:
         torch.set_num_threads(1)
-    run = StageRun.read(prepared, name, key)
-    store = open_store(prepared, declared)
-    require_files(prepared, declared, run)
-    survey = read_survey(prepared, declared, run)
-    done = []
-    for shard in shards:
-        compute = bind(_shard_part, prepared, declared, run, store, replay, survey, shard)
-        if publish_part(prepared, run, shard_part(shard), compute):
-            done.append(shard)
-    return done
+    require_files(work.prepared, work.stage, work.run)
+    compute = work.surveyor() if phase == SURVEY else work.rows_of_shards(replay)
+    part = _PHASES[phase].of_shard
+
+    def of_shard(shard: int) -> Callable[[str], PartResult]:
+        return lambda staging: compute(shard, staging)
+
+    return [shard for shard in shards if publish_part(work.prepared, work.run, part(shard), of_shard(shard))]
 
 
-def open_replay(runs: str, capture: str) -> CapturedReplay:
-    """The captured model, loaded and ready to run again.
-
-    Raises ForeignStore where its files are not those that were captured, ModelError or UsageError where it, or the
-    store, cannot be replayed: what every shard would meet.
-    """
-    from tasks.replay import CapturedReplay
-
-    replay = CapturedReplay.open(runs, capture)
-    _ = replay.replayer
-    return replay
-
-
-def _shard_part(
-    prepared: Prepared,
-    declared: Stage,
-    run: StageRun,
-    store: ActivationStore,
-    replay: CapturedReplay | None,
-    survey: Partial | None,
-    shard: int,
-    staging: str,
-) -> Work:
-    parameters = stage_parameters(declared, run.parameters)
-    rows = _PartRows(prepared.fs, staging, declared, prepared.layout.capture, run.key)
-    checkpoints = Checkpoints(prepared, run.stage, run.key, shard_part(shard), staging)
-    context = stage_context(
-        declared, run, store, replay=replay, once=checkpoints.once, survey=survey, **of_capture(prepared)
-    )
-    partial, quality = declared.steps().per_shard(store, store.shard(shard), parameters, context, rows)
-    work = Work(quality=quality)
-    rows.close(work, prepared.layout, run.key, shard_part(shard))
-    keep_partial(prepared, run, shard_part(shard), partial, staging, work)
-    return work
-
-
-def finish_stage(runs: str, capture: str, name: str, key: str) -> bool:
-    """Combine the shards' partials and publish what is over the whole capture; True if done here and now.
+def finish_stage(runs: str, capture: str, name: str, key: str, phase: str = ROWS) -> bool:
+    """Combine the parts of this phase and publish the result; True if done here and now.
 
     Raises IncompleteRun, and marks the stage partial, where shards are missing.
     """
-    from storage.tensors import ActivationStore
-
-    prepared, declared = Prepared.open(runs, capture), stage(name)
-    run = StageRun.read(prepared, name, key)
-    left = stage_parts_left(runs, capture, name, key)
-    if left:
+    if phase == SURVEY and not stage(name).surveys:
+        return False
+    work = _StageWork.open(runs, capture, name, key)
+    prepared, run = work.prepared, work.run
+    if left := _left(prepared, name, key, phase):
         mark(prepared, run, "partial")
-        raise IncompleteRun(
-            f"all {prepared.n_shards} shards of stage {name}",
-            got=f"{len(left)} missing (shards {', '.join(map(str, left[:8]))}{' …' if len(left) > 8 else ''})",
-            where=f"capture {capture}",
-            remedy="What is done is kept; run the same command again to do the rest.",
-        )
-    store = ActivationStore.open(prepared.fs, capture)
-    done = publish_part(prepared, run, FINAL, bind(_final_part, prepared, declared, run, store))
+        raise _incomplete(prepared, name, phase, left)
+    if phase == SURVEY:
+        return publish_part(prepared, run, layout.SURVEY, work.combine_surveys)
+    done = publish_part(prepared, run, layout.FINAL, work.finish)
     mark(prepared, run, "done")
     forget(prepared, name, key)
     return done
 
 
-def _final_part(prepared: Prepared, declared: Stage, run: StageRun, store: ActivationStore, staging: str) -> Work:
-    fs, layout, steps = prepared.fs, prepared.layout, declared.steps()
-    partials = (read_partial(prepared, run, shard_part(shard)) for shard in range(prepared.n_shards))
-    combined = reduce(steps.combine, partials)
-    rows = _PartRows(fs, staging, declared, layout.capture, run.key)
-    parameters = stage_parameters(declared, run.parameters)
-    survey = read_survey(prepared, declared, run)
-    context = stage_context(declared, run, store, survey=survey, **of_capture(prepared))
-    work = Work(quality=steps.finish(store, combined, parameters, context, rows))
-    rows.close(work, layout, run.key, FINAL)
-    return work
+def _incomplete(prepared: Prepared, name: str, phase: str, left: Sequence[int]) -> IncompleteRun:
+    of = "the survey of " if phase == SURVEY else ""
+    named = f"{', '.join(map(str, left[:8]))}{' …' if len(left) > 8 else ''}"
+    return IncompleteRun(
+        f"{of}all {prepared.n_shards} shards of stage {name}",
+        got=f"{len(left)} missing (shards {named})" if left else "its parts, not combined",
+        where=f"capture {prepared.layout.capture}",
+        remedy="What is done is kept; run the same command again to do the rest.",
+    )
+
+
+@dataclass(frozen=True)
+class _StageWork:
+    """One stage run, opened: what every part of it needs."""
+
+    prepared: Prepared
+    stage: Stage
+    run: StageRun
+    parameters: Any
+    store: ActivationStore
+
+    @classmethod
+    def open(cls, runs: str, capture: str, name: str, key: str) -> Self:
+        prepared, declared = Prepared.open(runs, capture), stage(name)
+        run = StageRun.read(prepared, name, key)
+        parameters = stage_parameters(declared, run.parameters)
+        return cls(prepared, declared, run, parameters, open_store(prepared, declared))
+
+    def context(self, kind: str, **more: Any) -> StageContext:
+        """What a step may know; `kind` names the work in the progress."""
+        advance = progress_of(self.stage, kind, len(self.store.shape.kept_layers))
+        prepared = self.prepared
+        return StageContext(self.run.key, self.run.seed, advance, n_shards=prepared.n_shards, prepared=prepared, **more)
+
+    def surveyor(self) -> Callable[[int, str], PartResult]:
+        """(shard, staging) → the survey of one shard."""
+
+        def compute(shard: int, staging: str) -> PartResult:
+            context, work = self.context(survey_name(self.stage.name)), PartResult()
+            found = self.stage.steps.survey(self.store, self.store.shard(shard), self.parameters, context)
+            keep_partial(self.prepared, self.run, layout.survey_part(shard), found, staging, work)
+            return work
+
+        return compute
+
+    def rows_of_shards(self, replay: CapturedReplay | None) -> Callable[[int, str], PartResult]:
+        """(shard, staging) → the rows of one shard, and its partial."""
+        survey = self.survey()
+
+        def compute(shard: int, staging: str) -> PartResult:
+            part, rows = layout.shard_part(shard), self._rows(staging)
+            once = Checkpoints(self.prepared, self.run.stage, self.run.key, part, staging).once
+            context = self.context(self.stage.name, replay=replay, once=once, survey=survey)
+            shard_steps = self.stage.steps.per_shard
+            partial, quality = shard_steps(self.store, self.store.shard(shard), self.parameters, context, rows)
+            work = PartResult(quality=quality)
+            rows.close(work, self.prepared.layout, self.run.key, part)
+            keep_partial(self.prepared, self.run, part, partial, staging, work)
+            return work
+
+        return compute
+
+    def combine_surveys(self, staging: str) -> PartResult:
+        """The surveys of all shards as one."""
+        work = PartResult()
+        combined = reduce(self.stage.steps.combine_survey, self._partials(SURVEY))
+        keep_partial(self.prepared, self.run, layout.SURVEY, combined, staging, work)
+        return work
+
+    def finish(self, staging: str) -> PartResult:
+        """Rows and counts over the whole capture, where the stage has any."""
+        steps, rows, work = self.stage.steps, self._rows(staging), PartResult()
+        combined = reduce(steps.combine, self._partials(ROWS)) if hasattr(steps, "combine") else {}
+        if hasattr(steps, "finish"):
+            context = self.context(self.stage.name, survey=self.survey())
+            work.quality = steps.finish(self.store, combined, self.parameters, context, rows)
+        rows.close(work, self.prepared.layout, self.run.key, layout.FINAL)
+        return work
+
+    def survey(self) -> Partial | None:
+        """The combined survey of all shards; None of a stage without one. Raises IncompleteRun, DamagedPart."""
+        if not self.stage.surveys:
+            return None
+        prepared, run = self.prepared, self.run
+        if prepared.manifest.published(prepared.layout.part_record(run.stage, run.key, layout.SURVEY)) is None:
+            raise _incomplete(prepared, run.stage, SURVEY, _left(prepared, run.stage, run.key, SURVEY))
+        return read_partial(prepared, run, layout.SURVEY)
+
+    def _partials(self, phase: str) -> Iterator[Partial]:
+        return (read_partial(self.prepared, self.run, part) for part in _parts(self.prepared, phase))
+
+    def _rows(self, staging: str) -> PartRows:
+        return PartRows(self.prepared.fs, staging, self.stage, self.prepared.layout.capture, self.run.key)
+
+
+def survey_name(name: str) -> str:
+    """What the progress calls the survey of a stage."""
+    return f"{name}: survey"
+
+
+def stage_units(runs: str, capture: str, name: str, key: str, shards: Sequence[int], phase: str = ROWS) -> int:
+    """How many units of progress these shards are: documents, or the stage's own units.
+
+    Raises what reading the stage's files raises.
+    """
+    prepared, declared = Prepared.open(runs, capture), stage(name)
+    if declared.count_units is None or phase == SURVEY:
+        return sum(len(prepared.record["shards"][shard]) for shard in shards)
+    run = StageRun.read(prepared, name, key)
+    return declared.count_units(stage_parameters(declared, run.parameters), shards, prepared.n_shards)
+
+
+def phase_unit(name: str, phase: str) -> tuple[str, str]:
+    """(what the progress calls this phase, its unit)."""
+    return (survey_name(name), DOCUMENTS) if phase == SURVEY else (name, stage(name).unit)

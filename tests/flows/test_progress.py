@@ -16,7 +16,7 @@ from flows.train_progress import TrainingTold
 from storage.filesystem import open_runs
 from storage.layout import Layout
 from tasks.progress import Progress, emit, listening, waits
-from tasks.shard import Work, publish_once
+from tasks.shard import PartResult, publish_once
 from tasks.training.progress import MeasureProgress, TrainProgress
 
 
@@ -116,7 +116,7 @@ def test_a_run_that_waits_for_another_says_so(terminal: bool, tmp_path: Path) ->
     held.__enter__()
     display = display_for(Console(file=screen, force_terminal=terminal, width=120))
     with shown_by(display), work("masking", 10, "documents"):
-        publishes(lambda _staging: Work(), lambda: (waits("masking", "part 00000"), release(held))[0])
+        publishes(lambda _staging: PartResult(), lambda: (waits("masking", "part 00000"), release(held))[0])
     assert "masking: another run is at work on part 00000; waiting until it is done" in screen.getvalue()
 
 

@@ -9,16 +9,14 @@ import duckdb
 import pytest
 
 from flows.summary import _left_out_lines
-from tasks.stages.faithfulness import summary as findings
-from tasks.stages.faithfulness.summary import (
-    choices_lines,
-    masking_lines,
-    minimal_pairs_lines,
-    probes_lines,
-    sink_lines,
-)
-from tasks.stages.heads import summary as head_findings
+from tasks.stages.faithfulness import summary as faithfulness
+from tasks.stages.faithfulness.summary import choices_lines, masking_lines, sink_lines
+from tasks.stages.heads import summary as heads
 from tasks.stages.heads.summary import head_ablation_lines, pruning_lines, selection_lines, taxonomy_lines
+from tasks.stages.perturbation import minimal_pairs_summary as minimal_pairs
+from tasks.stages.perturbation.minimal_pairs_summary import minimal_pairs_lines
+from tasks.stages.probes import summary as probes
+from tasks.stages.probes.summary import probes_lines
 
 FAMILY = {"scope": "entry", "reduce": "none", "direction": "comprehensiveness"}
 FAMILY |= {"sign": "absolute", "keep_first": False, "layers": "all"}
@@ -40,7 +38,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[dict[str, Any]]]:
     def query(_connection: Any, name: str, _params: Mapping[str, Any]) -> Answer:
         return Answer(known[name])
 
-    for module in (findings, head_findings):
+    for module in (faithfulness, heads, minimal_pairs, probes):
         monkeypatch.setattr(module, "query", query)
     return known
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-import tasks.stages.survey
 from flows.progress import shown_by
 from storage.errors import CaptureCheckError, IncompleteRun
+from tasks.stages import run as stage_life
 from tests.tasks.stages.running import Ran, captured, run
 
 pytestmark = pytest.mark.usefixtures("prefect_here")
@@ -64,15 +64,20 @@ def test_the_survey_is_work_of_its_own_and_done_once(tmp_path: Path) -> None:
 
 def test_a_shard_that_fails_is_told_before_any_replay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = captured(tmp_path, text=TEXT, shard_tokens=26, batch_tokens=13)
-    surveyed = tasks.stages.survey._surveyed
+    surveyor = stage_life._StageWork.surveyor
 
-    def failing(*arguments: Any) -> Any:
-        if arguments[4] == 1:
-            raise CaptureCheckError("a shard that can be read", got="shard 1")
-        return surveyed(*arguments)
+    def failing(work: stage_life._StageWork) -> Any:
+        compute = surveyor(work)
+
+        def of_shard(shard: int, staging: str) -> Any:
+            if shard == 1:
+                raise CaptureCheckError("a shard that can be read", got="shard 1")
+            return compute(shard, staging)
+
+        return of_shard
 
     with monkeypatch.context() as patch:
-        patch.setattr("tasks.stages.survey._surveyed", failing)
+        patch.setattr(stage_life._StageWork, "surveyor", failing)
         with pytest.raises(IncompleteRun, match=r"all 2 shards of the survey of stage pruning, got 1 failed \(1\)"):
             stage(made.runs)
     _, shown = stage(made.runs)

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from tasks.stages.perturbation.declaration import TARGETS, RepairParameters
 from tasks.stages.perturbation.grid import INCLUDE, RELATIVE, Cell, PerturbationGrid, label
-from tasks.stages.perturbation.perturbation_declaration import TARGETS, RepairParameters
 from tests.sql.made_up import DOCS, LAYERS, TOKENS, Columns
 from tests.sql.made_up_replays import columns_of
 

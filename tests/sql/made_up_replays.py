@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tasks.stages.faithfulness.masking_grid import Cell, MaskingGrid
-from tasks.stages.heads.pruning_declaration import STRATEGIES
+from tasks.stages.heads.pruning_parameters import STRATEGIES
 from tests.sql.made_up import HEADS, LAYERS, TOKENS, Columns
 
 GRID = MaskingGrid(

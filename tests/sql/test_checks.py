@@ -12,13 +12,13 @@ from storage.checks import list_checks, violations
 from storage.errors import UnknownName
 from storage.filesystem import LocalFolder
 from storage.warehouse import CheckResult, connect, run_checks
-from tasks.stages.registry import tables
+from tasks.stages.registry import declared_checks, tables
 from tests.sql.breaks import BREAKS, Break, add
 from tests.sql.made_up import Columns
 from tests.sql.made_up_runs import MadeUp
 
 Broken = Callable[..., duckdb.DuckDBPyConnection]
-ALL = {check.name: check for check in list_checks()}
+ALL = {check.name: check for check in list_checks(declared_checks())}
 
 
 WITHOUT_A_BREAK = {
@@ -39,7 +39,7 @@ def test_every_check_is_broken_by_some_test() -> None:
 
 
 def test_all_hold_on_consistent_data_and_see_rows(warehouse: duckdb.DuckDBPyConnection) -> None:
-    results = run_checks(warehouse)
+    results = run_checks(warehouse, declared_checks())
     assert [r.name for r in results] == list(ALL)
     for result in results:
         assert result.passed, result
@@ -54,7 +54,7 @@ def test_all_hold_on_consistent_data_and_see_rows(warehouse: duckdb.DuckDBPyConn
     ("check", "table", "change"), BREAKS, ids=[f"{c}-{t}-{getattr(b, '__name__', '')}" for c, t, b in BREAKS]
 )
 def test_each_fails_on_data_that_break_it(broken: Broken, check: str, table: str, change: Break) -> None:
-    (result,) = run_checks(broken(**{table: change}), only=[check])
+    (result,) = run_checks(broken(**{table: change}), declared_checks(), only=[check])
     assert not result.passed
     assert result.failures > 0
     assert result.message.startswith(ALL[check].summary)
@@ -63,14 +63,14 @@ def test_each_fails_on_data_that_break_it(broken: Broken, check: str, table: str
 
 def test_a_failure_names_the_worst_row(broken: Broken) -> None:
     connection = broken(contribution_rows=add("sum_cw_intra", 9, 0.25))
-    (result,) = run_checks(connection, only=["contribution_rows_sum_intra"])
+    (result,) = run_checks(connection, declared_checks(), only=["contribution_rows_sum_intra"])
     assert (result.failures, result.rows_checked) == (1, 192)
     assert result.worst == pytest.approx(0.25, abs=1e-6)
     assert result.message == (
         "Σ_j cw_intra = 1 on every query row whose head writes something. "
         "Broken in 1 of 192; worst at doc 0, layer 0, head 1, query 3: error 0.25 where 1e-05 is allowed."
     )
-    (row,) = violations(connection, "contribution_rows_sum_intra", "alpha", limit=5)
+    (row,) = violations(connection, ALL["contribution_rows_sum_intra"], "alpha", limit=5)
     assert (row["doc"], row["layer"], row["head"], row["query"]) == (0, 0, 1, 3)
 
 
@@ -87,7 +87,7 @@ def test_a_failure_names_the_worst_row(broken: Broken) -> None:
 )
 def test_the_tolerance_is_that_of_the_stored_dtype(broken: Broken, store_dtype: str, error: float, holds: bool) -> None:
     connection = broken(store_dtype, contribution_rows=add("sum_cw_intra", 3, error))
-    (result,) = run_checks(connection, only=["contribution_rows_sum_intra"])
+    (result,) = run_checks(connection, declared_checks(), only=["contribution_rows_sum_intra"])
     assert result.passed == holds
 
 
@@ -97,7 +97,7 @@ def test_a_row_whose_output_is_zero_is_undefined_and_passes(broken: Broken) -> N
             columns[name][3] = np.nan
         columns["output_norm"][3] = 0
 
-    results = by_name(run_checks(broken(contribution_rows=change)))
+    results = by_name(run_checks(broken(contribution_rows=change), declared_checks()))
     assert all(result.passed for result in results.values())
     assert results["contribution_rows_sum_intra"].rows_checked == 191
 
@@ -106,7 +106,7 @@ def test_a_value_of_length_zero_has_no_cosine_and_passes(broken: Broken) -> None
     def change(columns: Columns) -> None:
         columns["relative_norm"][5], columns["cosine"][5], columns["cw_intra"][5] = 0, np.nan, 0
 
-    results = run_checks(broken(contribution_edges=change), only=["contribution_edges_factors"])
+    results = run_checks(broken(contribution_edges=change), declared_checks(), only=["contribution_edges_factors"])
     assert results[0].passed
 
 
@@ -116,7 +116,9 @@ def test_a_tail_equal_to_the_sink_has_no_minimum_and_passes(broken: Broken) -> N
         columns["cosine_sink_tail"][5], columns["a_star"][5], columns["min_norm"][5] = 1, np.nan, np.nan
         columns["interior"][5] = False
 
-    for result in run_checks(broken(sink_geometry=change), only=["sink_geometry_formula", "sink_geometry_minimum"]):
+    for result in run_checks(
+        broken(sink_geometry=change), declared_checks(), only=["sink_geometry_formula", "sink_geometry_minimum"]
+    ):
         assert result.passed, result
 
 
@@ -126,15 +128,18 @@ def test_a_query_that_reads_the_sink_alone_has_no_tail_and_passes(broken: Broken
             columns[name][5] = np.nan
         columns["interior"][5] = False
 
-    assert run_checks(broken(sink_geometry=change), only=["sink_geometry_formula"])[0].passed
+    assert run_checks(broken(sink_geometry=change), declared_checks(), only=["sink_geometry_formula"])[0].passed
 
 
 def test_captures_are_checked_apart(runs: LocalFolder) -> None:
     MadeUp(runs, "beta", changes={"contribution_rows": add("sum_cw_intra", 3, 1)}).publish()
     connection = connect(runs, tables())
     only = ["contribution_rows_sum_intra"]
-    assert {r.capture: r.passed for r in run_checks(connection, only=only)} == {"alpha": True, "beta": False}
-    assert [r.capture for r in run_checks(connection, ["alpha"], only=only)] == ["alpha"]
+    assert {r.capture: r.passed for r in run_checks(connection, declared_checks(), only=only)} == {
+        "alpha": True,
+        "beta": False,
+    }
+    assert [r.capture for r in run_checks(connection, declared_checks(), ["alpha"], only=only)] == ["alpha"]
 
 
 def test_a_capture_without_the_stage_has_nothing_to_check(runs: LocalFolder) -> None:
@@ -154,6 +159,6 @@ def test_stale_rows_are_not_checked(runs: LocalFolder) -> None:
 
 def test_unknown_names_are_said(warehouse: duckdb.DuckDBPyConnection) -> None:
     with pytest.raises(UnknownName, match=r"'alpa'\. Did you mean 'alpha'"):
-        run_checks(warehouse, ["alpa"])
+        run_checks(warehouse, declared_checks(), ["alpa"])
     with pytest.raises(UnknownName, match=r"the name of a check, got 'unique_token'\. Did you mean 'unique_tokens'"):
-        run_checks(warehouse, only=["unique_token"])
+        run_checks(warehouse, declared_checks(), only=["unique_token"])

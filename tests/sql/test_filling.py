@@ -9,7 +9,7 @@ import pytest
 
 import sql
 from flows.empty_answers import no_rows_lines, stages_asked, tables_read
-from flows.summary import _ASKED, next_commands
+from flows.summary import next_commands
 from storage.filesystem import open_runs
 from storage.warehouse import connect, query
 from tasks.stages.registry import stages, tables
@@ -59,11 +59,12 @@ def test_where_nothing_is_captured_that_comes_first(tmp_path: Path) -> None:
 @pytest.mark.parametrize("stage", sorted(stages()))
 def test_only_what_is_done_is_asked_next(stage: str) -> None:
     """A query is about its stage, and is proposed where that is done and nowhere else."""
-    if stage in _ASKED:
-        assert stage in stages_asked(_ASKED[stage])
-        assert f"theodolite query {_ASKED[stage]}" in next_commands({"capture", stage})
+    query = stages()[stage].query
+    if query:
+        assert stage in stages_asked(query)
+        assert f"theodolite query {query}" in next_commands({"capture", stage})
     for command in next_commands({*stages()} - {stage}):
-        assert command != f"theodolite query {_ASKED.get(stage)}"
+        assert command != f"theodolite query {query}"
         assert "contribution_edges" not in command or stage != "contributions"
 
 

@@ -12,7 +12,7 @@ import pytest
 from storage.errors import DamagedPart, MissingPart
 from storage.filesystem import LocalFolder
 from storage.warehouse import connect, query, run_checks, run_sql, save_catalog, table_counts
-from tasks.stages.registry import tables
+from tasks.stages.registry import declared_checks, tables
 from tests.sql.made_up_runs import MadeUp
 
 Harm = Callable[[LocalFolder, str], None]
@@ -105,7 +105,7 @@ def test_a_part_harmed_after_the_views_were_made_raises_too(runs: LocalFolder, h
         run_sql(connection, "select sum(output_norm) from contribution_rows")
     assert runs.absolute(path) in str(caught.value)
     with pytest.raises(expected):
-        run_checks(connection, only=["contribution_rows_sum_intra"])
+        run_checks(connection, declared_checks(), only=["contribution_rows_sum_intra"])
 
 
 def test_queries_and_checks_name_the_part(runs: LocalFolder) -> None:
@@ -115,7 +115,7 @@ def test_queries_and_checks_name_the_part(runs: LocalFolder) -> None:
     with pytest.raises(MissingPart, match="sink_geometry"):
         query(connection, "sink_suppression")
     with pytest.raises(MissingPart, match="sink_geometry"):
-        run_checks(connection)
+        run_checks(connection, declared_checks())
 
 
 @pytest.mark.parametrize("harm", [delete, truncate, fewer_rows])

@@ -11,7 +11,7 @@ import pytest
 
 from storage.filesystem import LocalFolder
 from storage.warehouse import connect, query
-from tasks.stages.heads.pruning_declaration import STRATEGIES
+from tasks.stages.heads.pruning_parameters import STRATEGIES
 from tasks.stages.registry import tables
 from tests.sql.made_up import DOCS, HEADS, LAYERS, TOKENS, Columns, capture_columns, whole_columns
 from tests.sql.made_up_replays import CRITICAL, RETENTIONS, SEEDS, ablation_damage, pruning_damage

@@ -10,7 +10,7 @@ import pytest
 from storage.filesystem import Filesystem, open_runs
 from storage.layout import Layout
 from storage.manifest import FileRecord, Manifest
-from tasks.shard import Work, publish_once
+from tasks.shard import PartResult, publish_once
 
 LAYOUT = Layout("capture")
 RECORD = LAYOUT.shard_record(0)
@@ -23,10 +23,10 @@ def fs(tmp_path: Path) -> Filesystem:
 
 
 def work_of(fs: Filesystem, calls: list[str], content: bytes = b"numbers"):
-    def compute(staging: str) -> Work:
+    def compute(staging: str) -> PartResult:
         calls.append(staging)
         fs.write_bytes(f"{staging}/shard/array", content)
-        work = Work(rows={"rows": 3}, quality={"nan": 1})
+        work = PartResult(rows={"rows": 3}, quality={"nan": 1})
         work.add_folder(f"{staging}/shard", TARGET, {"array": FileRecord.of(content)})
         return work
 
@@ -88,7 +88,7 @@ def test_two_at_once_work_once(fs: Filesystem) -> None:
     waited: list[int] = []
     inside, release = threading.Event(), threading.Event()
 
-    def slow(staging: str) -> Work:
+    def slow(staging: str) -> PartResult:
         inside.set()
         release.wait(10)
         return work_of(fs, calls)(staging)

@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
-from storage.errors import UsageError
+from storage.table_checks import Completeness
+from tasks.stages.contract import Stage
 from tasks.stages.contributions.tables import CONTRIBUTIONS_TABLES
-from tasks.stages.registry import Stage
-
-_LIMITS = {"edges": (1, 65_536), "bins": (1, 4_096), "resamples": (2, 100_000)}
-"""What each may be, both ends included: beyond it arrays of that size would be made in vain."""
+from tasks.stages.parameters import Parameters, parameter
 
 
 @dataclass(frozen=True)
-class ContributionParameters:
+class ContributionParameters(Parameters):
     """Parameters of the stage `contributions` (methods.md §1)."""
 
-    edges: int = 8
-    """Entries of largest |cw_intra| kept per query row."""
-    bins: int = 20
-    """Equal bins of the sink rate over [0, 1] in `sink_curve`."""
-    resamples: int = 2000
-    """Bootstrap resamples of documents behind the interval of the curvature in `sink_fit`."""
-
-    def __post_init__(self) -> None:
-        for name, (least, most) in _LIMITS.items():
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < least:
-                raise UsageError(f"an integer of at least {least}", got=repr(value), where=f"contributions.{name}")
-            if value > most:
-                raise UsageError(f"an integer of at most {most:,}", got=repr(value), where=f"contributions.{name}")
+    stage: ClassVar[str] = "contributions"
+    edges: int = parameter(8, "entries of largest |cw_intra| kept per query", least=1, most=65_536)
+    bins: int = parameter(20, "equal bins of the sink rate over [0, 1] in sink_curve", least=1, most=4_096)
+    resamples: int = parameter(
+        2000, "bootstrap resamples of documents behind the interval of sink_fit", least=2, most=100_000
+    )
 
 
 CONTRIBUTIONS = Stage(
@@ -38,6 +29,16 @@ CONTRIBUTIONS = Stage(
     parameters=ContributionParameters,
     reads=frozenset({"attention", "value"}),
     tables=CONTRIBUTIONS_TABLES,
-    needs_model=False,
     module="tasks.stages.contributions.steps",
+    query="sink_suppression",
+    summary="tasks.stages.contributions.summary:contribution_lines",
+    completeness=(
+        Completeness(
+            "contribution_rows",
+            "A finished run of contributions has a row for every kept layer, head and token of every document.",
+            expected="documents.n_tokens::bigint * n_kept * n_heads",
+        ),
+    ),
 )
+
+STAGES = (CONTRIBUTIONS,)

@@ -24,8 +24,8 @@ from tasks.stages.contributions.totals import Totals, combine, moments_in
 
 if TYPE_CHECKING:
     from storage.tensors import ActivationStore, ShardReader
+    from tasks.stages.contract import Partial, Rows, StageContext
     from tasks.stages.contributions.declaration import ContributionParameters
-    from tasks.stages.registry import Partial, Rows, StageContext
 
 __all__ = ["combine", "finish", "per_shard"]
 

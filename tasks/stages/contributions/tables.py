@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from storage.tables import BIG, FLAG, INT, REAL, TEXT, TableSpec, table
+from storage.tables import BIG, FLAG, INT, REAL, TableSpec, one_of, table
 
 _ROW = {"doc": INT, "layer": INT, "head": INT, "query": INT}
 _HEAD = {"layer": INT, "head": INT}
 
 TOKEN_SCORES = table(
     "token_scores",
-    {"doc": INT, "layer": INT, "head": INT, "position": INT, "reduce": TEXT},
+    {"doc": INT, "layer": INT, "head": INT, "position": INT, "reduce": one_of("mean", "sum")},
     n_queries=INT,
     raw=REAL,
     vw=REAL,
@@ -41,7 +41,7 @@ CONTRIBUTION_EDGES = table(
 )
 CONTRIBUTION_FACTORS = table(
     "contribution_factors",
-    {**_HEAD, "token_group": TEXT},
+    {**_HEAD, "token_group": one_of("sink", "self", "tail")},
     n=BIG,
     share_alpha=REAL,
     share_norm=REAL,
@@ -68,7 +68,12 @@ SINK_CURVE = table(
 )
 SINK_FIT = table("sink_fit", _HEAD, n=BIG, curvature=REAL, curvature_lo=REAL, curvature_hi=REAL, a_min=REAL, r2=REAL)
 SEMANTIC_DRIFT = table("semantic_drift", {"doc": INT, **_HEAD}, n=BIG, drift_norm=REAL, cosine_drift_sink=REAL)
-SEMANTIC_CONE = table("semantic_cone", {**_HEAD, "row_group": TEXT, "sink": TEXT}, n=BIG, mean_pairwise_cosine=REAL)
+SEMANTIC_CONE = table(
+    "semantic_cone",
+    {**_HEAD, "row_group": one_of("low_norm", "rest"), "sink": one_of("kept", "zeroed")},
+    n=BIG,
+    mean_pairwise_cosine=REAL,
+)
 
 CONTRIBUTIONS_TABLES: tuple[TableSpec, ...] = (
     TOKEN_SCORES,

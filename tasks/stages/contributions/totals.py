@@ -13,8 +13,8 @@ from tasks.kernels.sink_curve import bin_moments
 from tasks.kernels.sink_fit import STATISTICS, fit_statistics
 
 if TYPE_CHECKING:
+    from tasks.stages.contract import Partial
     from tasks.stages.contributions.measures import Measures
-    from tasks.stages.registry import Partial
 
 _MOMENTS = ("curve", "factors")
 _SUMS = ("cone_n", "cone_documents", "cone_sum")

@@ -17,19 +17,18 @@ from tasks.corpora.continuations import Item, ItemEncoder
 from tasks.corpora.windows import bos_of
 from tasks.models.families import max_positions
 from tasks.models.tokenizer import captured_encoder
-from tasks.stages.faithfulness.choices_declaration import CLEAN, shard_part
+from tasks.stages.faithfulness.choices_parameters import CLEAN, shard_part
 from tasks.stages.faithfulness.choices_passes import ChoicePasses, MaskedCell
 from tasks.stages.faithfulness.masking_grid import KEYS, expanded
-from tasks.stages.replays import combine, finish, label, replay_of
+from tasks.stages.replays import label, replay_of
 
 if TYPE_CHECKING:
     from storage.store_shape import StoreShape
     from storage.tensors import ActivationStore, ShardReader
     from tasks.replay import CapturedReplay
-    from tasks.stages.faithfulness.choices_declaration import ChoicesParameters
-    from tasks.stages.registry import Partial, Rows, StageContext
+    from tasks.stages.contract import Partial, Rows, StageContext
+    from tasks.stages.faithfulness.choices_parameters import ChoicesParameters
 
-__all__ = ["combine", "finish", "per_shard", "require_fitting"]
 
 _PASSES = 256
 """Passes over a choice that a piece of work holds, one item at least: pieces are what an interrupted run keeps."""

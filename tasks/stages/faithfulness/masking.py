@@ -22,17 +22,15 @@ from tasks.kernels.visibility import Visibility
 from tasks.models.after_attention import norms_after, output_scale
 from tasks.stages.faithfulness.masking_grid import KEYS, Cell, expanded
 from tasks.stages.faithfulness.rankings import Rankings, ScoredModel, masking
-from tasks.stages.replays import clean_losses, combine, finish, label, losses, pieces, replay_of
+from tasks.stages.replays import clean_losses, label, losses, pieces, replay_of
 
 if TYPE_CHECKING:
     from storage.store_shape import StoreShape
     from storage.tensors import ActivationStore, DocumentLayer, ShardReader
     from tasks.models.interventions import Condition
     from tasks.replay import CapturedReplay
-    from tasks.stages.faithfulness.masking_declaration import MaskingParameters
-    from tasks.stages.registry import Partial, Rows, StageContext
-
-__all__ = ["combine", "finish", "per_shard", "rankings_of"]
+    from tasks.stages.contract import Partial, Rows, StageContext
+    from tasks.stages.faithfulness.declaration import MaskingParameters
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,10 @@ from dataclasses import dataclass, fields
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from storage.errors import UnknownName, UsageError
+from storage.errors import UsageError
 from storage.numbers import number_set, tell_apart
-from storage.tables import FLAG, INT, REAL, TEXT
+from storage.tables import FLAG, INT, LAYER_SET, REAL, one_of
+from tasks.stages.parameters import Parameters, parameter
 
 if TYPE_CHECKING:
     from storage.store_shape import StoreShape
@@ -34,8 +35,9 @@ NO_REDUCE = "none"
 EACH, ALL = "each", "all"
 
 KEYS = {
-    **{"scope": TEXT, "reduce": TEXT, "direction": TEXT, "sign": TEXT, "keep_first": FLAG},
-    **{"layers": TEXT, "score": TEXT, "draw": INT, "rate": REAL},
+    **{"scope": one_of(*SCOPES), "reduce": one_of(*REDUCES, NO_REDUCE), "direction": one_of(*DIRECTIONS)},
+    **{"sign": one_of(*SIGNS), "keep_first": FLAG, "layers": LAYER_SET, "score": one_of(*SCORES)},
+    **{"draw": INT, "rate": REAL},
 }
 """The columns that name a condition, in the tables masking and choices."""
 
@@ -84,54 +86,45 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class MaskingGrid:
+class MaskingGrid(Parameters):
     """Which cells there are: what a user may choose of a grid. The defaults are methods.md's."""
 
-    scopes: tuple[str, ...] = SCOPES
-    scores: tuple[str, ...] = SCORES
-    rates: tuple[float, ...] = (0.01, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
-    """Shares of the candidates that are masked, in (0, 1]: k = ⌊rate·n⌋."""
-    directions: tuple[str, ...] = tuple(DIRECTIONS)
-    reduce: tuple[str, ...] = ("sum",)
-    """How a token's score comes from its entries': sum favours early keys, which many queries see, mean late ones."""
-    signs: tuple[str, ...] = ("absolute",)
-    keep_first: tuple[bool, ...] = (False,)
-    """Whether position 0 is exempt."""
-    layers: tuple[str, ...] = (ALL,)
-    """`all` at once, `each` alone, or sets such as 10-19 or 3+7, each masked at once."""
-    draws: int = 16
-    """Random rankings of the control."""
+    scopes: tuple[str, ...] = parameter(SCOPES, "what is ranked", words=SCOPES)
+    scores: tuple[str, ...] = parameter(SCORES, "the scores that rank", words=SCORES)
+    rates: tuple[float, ...] = parameter(
+        (0.01, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9),
+        "shares of the candidates that are masked: ⌊rate·n⌋",
+        above=0,
+        most=1,
+    )
+    directions: tuple[str, ...] = parameter(
+        tuple(DIRECTIONS), "whether the highest-ranked or the lowest-ranked are masked", words=tuple(DIRECTIONS)
+    )
+    reduce: tuple[str, ...] = parameter(
+        ("sum",),
+        "a token's score from its entries': sum favours early keys, which many queries see, mean late ones",
+        words=REDUCES,
+    )
+    signs: tuple[str, ...] = parameter(("absolute",), "ranked by |score|, or by the signed score", words=SIGNS)
+    keep_first: tuple[bool, ...] = parameter((False,), "whether position 0 is exempt")
+    layers: tuple[str, ...] = parameter((ALL,), "masked at once: all, each alone, or sets such as 10-19 or 3+7")
+    draws: int = parameter(16, "random rankings of the control", least=1, most=1000)
 
-    def check(self, stage: str) -> None:
-        """Raise UnknownName or UsageError, naming the parameter, for what is not in the grid."""
-        choices = {"scopes": SCOPES, "scores": SCORES, "directions": DIRECTIONS, "signs": SIGNS, "reduce": REDUCES}
-        for name, known in choices.items():
-            for value in getattr(self, name):
-                if value not in known:
-                    raise UnknownName.among(name.removesuffix("s"), value, known, where=f"{stage}.{name}")
-        for name in (*choices, "rates", "keep_first", "layers"):
-            values = getattr(self, name)
-            if not values or len(set(values)) < len(values):
-                got = "none" if not values else f"{', '.join(map(str, values))}, of which some are twice"
-                raise UsageError("values, each once", got=got, where=f"{stage}.{name}")
-        for rate in self.rates:
-            if not 0 < rate <= 1:
-                raise UsageError("rates in (0, 1]", got=str(rate), where=f"{stage}.rates")
-        tell_apart(self.rates, "rates", f"{stage}.rates")
-        if not 1 <= self.draws <= 1000:
-            raise UsageError("from 1 to 1,000 draws", got=str(self.draws), where=f"{stage}.draws")
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        tell_apart(self.rates, "rates", f"{self.stage}.rates")
         for layers in self.layers:
-            layer_set(layers, f"{stage}.layers")
+            layer_set(layers, f"{self.stage}.layers")
         if not any(True for _ in self.rankings()):
             scores, scopes = ", ".join(self.scores), ", ".join(self.scopes)
             raise UsageError(
                 f"{', '.join(LAYER_SCORES)} with the scope layer_token",
                 got=f"{scores} with {scopes}",
-                where=f"{stage}.scopes",
-                remedy=f"Add layer_token to {stage}.scopes, or other scores to {stage}.scores.",
+                where=f"{self.stage}.scopes",
+                remedy=f"Add layer_token to {self.stage}.scopes, or other scores to {self.stage}.scores.",
             )
 
-    def require_layers(self, shape: StoreShape) -> None:
+    def require_layers(self, shape: StoreShape, _lengths: Sequence[int]) -> None:
         """UsageError for a layer with attention that the store does not keep."""
         for layers in self.layers:
             expanded(layer_set(layers, "layers"), shape.kept_layers, "masking.layers")

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tasks.models.interventions import DropKeys
-from tasks.stages.replays import clean_losses, combine, finish, label, losses
+from tasks.stages.replays import clean_losses, label, losses
 
 if TYPE_CHECKING:
     from storage.tensors import ActivationStore, ShardReader
-    from tasks.stages.faithfulness.sink_declaration import SinkParameters
-    from tasks.stages.registry import Partial, Rows, StageContext
+    from tasks.stages.contract import Partial, Rows, StageContext
+    from tasks.stages.faithfulness.declaration import SinkParameters
 
-__all__ = ["combine", "finish", "per_shard"]
 
 _SINK = (0,)
 

@@ -1,4 +1,4 @@
-"""What the stages that mask, and that ask questions, found: a few lines, from the named queries."""
+"""What the stages that mask found, in a few lines, from the named queries."""
 
 from __future__ import annotations
 
@@ -13,9 +13,6 @@ from storage.warehouse import query
 _CONDITION = ("scope", "reduce", "direction", "sign", "keep_first", "layers")
 _PUBLISHED = ("raw", "vw", "vwon", "cw_intra")
 _SURE = 0.975
-_MOVED = ("protocol", "layers", "first_token", "pair_noise", "delta_kind")
-_MOST_TOLD = 4
-"""Ways of perturbing minimal pairs that are told."""
 
 
 def masking_lines(connection: DuckDBPyConnection, capture: str) -> Iterator[str]:
@@ -100,72 +97,3 @@ def choices_lines(connection: DuckDBPyConnection, capture: str) -> Iterator[str]
             what = "highest" if worst["direction"] == "comprehensiveness" else "lowest"
             told += f"; {worst['accuracy']:.0%} with the {worst['rate']:.0%} that {worst['score']} ranks {what} masked"
         yield f"{told}."
-
-
-def minimal_pairs_lines(connection: DuckDBPyConnection, capture: str) -> Iterator[str]:
-    """Accuracy on minimal pairs, clean and at each δ by arm, and how far apart the arms are."""
-    rows = query(connection, "pair_accuracy", {"capture": capture}).to_pylist()
-    told = [row for row in rows if row["arm"] == "none"]
-    for row in told:
-        first = "" if row["first_scored"] else ", without the first token, which nothing predicts"
-        yield (
-            f"Minimal pairs: {row['accuracy']:.0%} of {row['n_pairs']} right (95 % interval "
-            f"{row['accuracy_lo']:.0%} to {row['accuracy_hi']:.0%}; chance 50%){first}."
-        )
-    moved = [row for row in rows if row["arm"] != "none"]
-    groups = [(key, list(group)) for key, group in groupby(moved, key=lambda row: tuple(row[n] for n in _MOVED))]
-    for condition, group in groups[:_MOST_TOLD]:
-        yield _moved(dict(zip(_MOVED, condition, strict=True)), group)
-    if len(groups) > _MOST_TOLD:
-        yield f"{len(groups) - _MOST_TOLD} more ways of moving are in the query pair_accuracy."
-
-
-def _moved(condition: dict[str, Any], rows: list[dict[str, Any]]) -> str:
-    by_delta: dict[float, dict[str, Any]] = {}
-    for row in rows:
-        by_delta.setdefault(row["delta"], {})[row["arm"]] = row
-    arms = "; ".join(f"δ {delta:g} {_arms(of_arms)}" for delta, of_arms in by_delta.items())
-    kept = "" if condition["first_token"] == "include" else ", first token left alone"
-    way = f"{condition['protocol']}, {condition['pair_noise']} noise{kept}"
-    what = f"in layers {condition['layers']} by {condition['delta_kind']} δ ({way})"
-    return f"Moved {what}, magnitude / angle: {arms}."
-
-
-def _arms(of_arms: dict[str, dict[str, Any]]) -> str:
-    told = " / ".join(f"{of_arms[arm]['accuracy']:.0%}" if arm in of_arms else "–" for arm in ("magnitude", "angle"))
-    apart = of_arms.get("magnitude", {})
-    if apart.get("angle_less_magnitude_lo") is None:
-        return told
-    less, low, high = (100 * apart[f"angle_less_magnitude{end}"] for end in ("", "_lo", "_hi"))
-    return f"{told} (angle less magnitude {less:+.0f} points, 95 % interval {low:+.0f} to {high:+.0f})"
-
-
-def probes_lines(connection: DuckDBPyConnection, capture: str) -> Iterator[str]:
-    """What is read off best, and at which layer, from a hidden state's direction and from its magnitude.
-
-    The layer with the best test score: of several layers that are alike one is the best by chance.
-    """
-    rows = [r for r in query(connection, "probe_scores", {"capture": capture}).to_pylist() if r["score"] is not None]
-    for target, name in (("pos", "Parts of speech"), ("depth", "Depths in the tree")):
-        best = {}
-        for feature in ("direction", "magnitude"):
-            own = [row for row in rows if (row["target"], row["feature"]) == (target, feature)]
-            if own:
-                best[feature] = max(own, key=lambda row: row["score"])
-        if best:
-            told = "; ".join(f"from the {feature} {_probed(row)}" for feature, row in best.items())
-            base = next(iter(best.values()))
-            chosen = "layers chosen by these same test scores, so the best of many is a little high"
-            yield f"{name}: {told}; always the same answer {_figure(base, 'score_majority')} ({chosen})."
-
-
-def _probed(row: dict[str, Any]) -> str:
-    said = f"{_figure(row, 'score')} at layer {row['layer']}"
-    if row["score_lo"] is not None:
-        said += f" (95 % interval {_figure(row, 'score_lo')} to {_figure(row, 'score_hi')}"
-        said += ")" if row["score_published"] is None else f"; published {row['score_published']:.1%})"
-    return said
-
-
-def _figure(row: dict[str, Any], name: str) -> str:
-    return f"{row[name]:.1%}" if row["metric"] == "accuracy" else f"R² {row[name]:.2f}"

@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tasks.models.interventions import ScaleHeads
-from tasks.stages.replays import clean_losses, combine, finish, losses
+from tasks.stages.replays import clean_losses, losses
 
 if TYPE_CHECKING:
     from storage.tensors import ActivationStore, ShardReader
-    from tasks.stages.heads.pruning_declaration import HeadAblationParameters
-    from tasks.stages.registry import Partial, Rows, StageContext
-
-__all__ = ["combine", "finish", "per_shard"]
+    from tasks.stages.contract import Partial, Rows, StageContext
+    from tasks.stages.heads.declaration import HeadAblationParameters
 
 
 def per_shard(

@@ -18,17 +18,17 @@ from storage.errors import UsageError
 from storage.keys import seed_for
 from tasks.kernels.head_order import ascending, n_kept, shuffled
 from tasks.models.interventions import ScaleHeads, deepest_start
-from tasks.stages.heads.pruning_declaration import H_STAR, RANDOM, TAXONOMY_ORDERS
+from tasks.stages.heads.pruning_parameters import H_STAR, RANDOM, TAXONOMY_ORDERS
 from tasks.stages.heads.pruning_survey import HeadStatistics, combine_survey, survey
-from tasks.stages.replays import clean_losses, combine, losses, pieces, replay_of
+from tasks.stages.replays import clean_losses, losses, pieces, replay_of
 
 if TYPE_CHECKING:
     from storage.tensors import ActivationStore, ShardReader
     from tasks.models.interventions import Condition
-    from tasks.stages.heads.pruning_declaration import PruningParameters
-    from tasks.stages.registry import Partial, Rows, StageContext
+    from tasks.stages.contract import Partial, Rows, StageContext
+    from tasks.stages.heads.pruning_parameters import PruningParameters
 
-__all__ = ["combine", "combine_survey", "finish", "per_shard", "survey"]
+__all__ = ["combine_survey", "finish", "per_shard", "survey"]
 
 _MEANS = {"entropy_high": "entropy", "entropy_low": "entropy", "contribution": "contribution", "f_score": "f_score"}
 """Strategies that rank by a mean over rows: of what."""

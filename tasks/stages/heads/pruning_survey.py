@@ -23,13 +23,13 @@ from tasks.kernels.taxonomy import CLASSES, classify, tally, winners
 from tasks.kernels.values import Values
 from tasks.kernels.visibility import Visibility
 from tasks.kernels.weights import LayerWeights
-from tasks.stages.heads.pruning_declaration import H_STAR, TAXONOMY_ORDERS
+from tasks.stages.heads.pruning_parameters import H_STAR, TAXONOMY_ORDERS
 from tasks.stages.multiscale.pod_ranks import shard_ranks
 
 if TYPE_CHECKING:
     from storage.tensors import ActivationStore, DocumentLayer, ShardReader
-    from tasks.stages.heads.pruning_declaration import PruningParameters
-    from tasks.stages.registry import Partial, StageContext
+    from tasks.stages.contract import Partial, StageContext
+    from tasks.stages.heads.pruning_parameters import PruningParameters
 
 SELECTED = 8
 """N of the F-score that the strategy `f_score` ranks by: attention's best N, Euclidean, position 0 a candidate."""

@@ -21,10 +21,8 @@ from tasks.stages.heads.selection_rows import Control, RowGroups, selection_rows
 
 if TYPE_CHECKING:
     from storage.tensors import ActivationStore, DocumentLayer, ShardReader
-    from tasks.stages.heads.selection_declaration import SelectionParameters
-    from tasks.stages.registry import Partial, Rows, StageContext
-
-__all__ = ["combine", "finish", "per_shard"]
+    from tasks.stages.contract import Partial, Rows, StageContext
+    from tasks.stages.heads.declaration import SelectionParameters
 
 
 def per_shard(
@@ -121,15 +119,3 @@ def _drawn(
     n = min(parameters.random_queries if parameters.random_rankings else 0, len(possible))
     random = np.random.Generator(np.random.Philox(seed_for(*place, "selection", "drawn")))
     return torch.from_numpy(np.sort(random.choice(possible, n, replace=False)).astype(np.int64))
-
-
-def combine(left: Partial, right: Partial) -> Partial:
-    """Nothing is summed over documents."""
-    return {**left, **right}
-
-
-def finish(
-    store: ActivationStore, partial: Partial, parameters: SelectionParameters, context: StageContext, rows: Rows
-) -> dict[str, int]:
-    """No rows over the whole capture."""
-    return {}

@@ -12,7 +12,7 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from tasks.kernels.selection import Selection
     from tasks.kernels.sink_statistics import SinkStatistics
-    from tasks.stages.registry import Rows
+    from tasks.stages.contract import Rows
 
 Columns = dict[str, Any]
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from storage.tables import BIG, INT, REAL, TEXT, table
+from storage.tables import BIG, INT, REAL, one_of, table
+
+RANKINGS = ("attention", "contribution")
+DISTANCES = ("euclidean", "cosine")
+SINKS = ("included", "excluded")
+RULES = ("plurality", "majority", "final_query")
+CLASSES = ("retriever", "mixer", "reset")
 
 SELECTION_ROWS = table(
     "selection",
     {
         **{"doc": INT, "layer": INT, "head": INT, "query": INT},
-        **{"ranking": TEXT, "distance": TEXT, "sink": TEXT, "n": INT},
+        **{"ranking": one_of(*RANKINGS), "distance": one_of(*DISTANCES), "sink": one_of(*SINKS), "n": INT},
     },
     precision=REAL,
     recall=REAL,
@@ -32,8 +38,8 @@ SINK_STATISTICS = table(
 )
 TAXONOMY_ROWS = table(
     "taxonomy",
-    {"layer": INT, "head": INT, "rule": TEXT},
-    **{"class": TEXT},
+    {"layer": INT, "head": INT, "rule": one_of(*RULES)},
+    **{"class": one_of(*CLASSES)},
     share_self=REAL,
     share_sink=REAL,
     share_other=REAL,

@@ -14,10 +14,8 @@ from tasks.kernels.visibility import Visibility
 
 if TYPE_CHECKING:
     from storage.tensors import ActivationStore, ShardReader
-    from tasks.stages.heads.selection_declaration import TaxonomyParameters
-    from tasks.stages.registry import Partial, Rows, StageContext
-
-__all__ = ["combine", "finish", "per_shard"]
+    from tasks.stages.contract import Partial, Rows, StageContext
+    from tasks.stages.heads.declaration import TaxonomyParameters
 
 
 def per_shard(

@@ -16,10 +16,10 @@ from tasks.stages.multiscale.scalogram import LayerEnergy
 
 if TYPE_CHECKING:
     from storage.tensors import ActivationStore, ShardReader
+    from tasks.stages.contract import Partial, Rows, StageContext
     from tasks.stages.multiscale.declaration import CoherencyParameters
-    from tasks.stages.registry import Partial, Rows, StageContext
 
-__all__ = ["combine", "combine_survey", "finish", "per_shard", "survey"]
+__all__ = ["combine_survey", "per_shard", "survey"]
 
 
 def per_shard(
@@ -81,15 +81,3 @@ def _write(layer: int, scale: float, asked: np.ndarray, waves: np.ndarray, draws
     columns |= {"gamma": gamma[i, j], "gamma_null": null[i, j]}
     rows.add("coherency", {"layer": layer, "scale": np.float32(scale), "lag": cone(scale), **columns})
     return int(np.isnan(gamma[i, j]).sum())
-
-
-def combine(left: Partial, right: Partial) -> Partial:
-    """Nothing is summed over shards."""
-    return {}
-
-
-def finish(
-    store: ActivationStore, partial: Partial, parameters: CoherencyParameters, context: StageContext, rows: Rows
-) -> dict[str, int]:
-    """No rows over the whole capture."""
-    return {}

@@ -17,7 +17,7 @@ from tasks.kernels.lag_field import LagField
 
 if TYPE_CHECKING:
     from storage.tensors import ActivationStore, ShardReader
-    from tasks.stages.registry import Partial, StageContext
+    from tasks.stages.contract import Partial, StageContext
 
 
 def one_blas_thread() -> None:

@@ -20,10 +20,10 @@ from tasks.stages.multiscale.scalogram import LayerEnergy
 
 if TYPE_CHECKING:
     from storage.tensors import ActivationStore, ShardReader
+    from tasks.stages.contract import Partial, Rows, StageContext
     from tasks.stages.multiscale.declaration import PodParameters
-    from tasks.stages.registry import Partial, Rows, StageContext
 
-__all__ = ["combine", "combine_survey", "finish", "per_shard", "survey"]
+__all__ = ["combine_survey", "per_shard", "survey"]
 
 Filters = dict[str, np.ndarray | None]
 
@@ -116,15 +116,3 @@ class LayerPod:
 
 
 _BOTH = ("exact", "published")
-
-
-def combine(left: Partial, right: Partial) -> Partial:
-    """Modes and coefficients stay where they are, beside the shard's part."""
-    return {}
-
-
-def finish(
-    store: ActivationStore, partial: Partial, parameters: PodParameters, context: StageContext, rows: Rows
-) -> dict[str, int]:
-    """No rows over the whole capture."""
-    return {}

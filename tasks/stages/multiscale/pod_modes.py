@@ -11,8 +11,9 @@ from storage.layout import SURVEY, shard_part
 from tasks.capture.folder import Prepared
 from tasks.kernels.lag_field import LagField
 from tasks.run_record import StageRun
-from tasks.stages.parts import open_store, read_partial
+from tasks.stages.parts import read_partial
 from tasks.stages.registry import stage
+from tasks.stages.requirements import open_store
 
 FULL = "full"
 

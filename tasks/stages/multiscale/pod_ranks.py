@@ -15,7 +15,7 @@ from tasks.stages.multiscale.pod_spectra import OBSERVED_SOURCE, Spectra, name_o
 
 if TYPE_CHECKING:
     from storage.tensors import ActivationStore, ShardReader
-    from tasks.stages.registry import StageContext
+    from tasks.stages.contract import StageContext
 
 EPSILON = 0.10
 """The share of the energy that may be left: the published figure's."""

@@ -16,8 +16,8 @@ from tasks.stages.multiscale.pod_spectra import OBSERVED_SOURCE, Arrays, name_of
 from tasks.stages.multiscale.scalogram import head_column
 
 if TYPE_CHECKING:
+    from tasks.stages.contract import Rows
     from tasks.stages.multiscale.declaration import PodParameters
-    from tasks.stages.registry import Rows
 
 FULL = "full"
 """The unfiltered field, among a layer's filters."""

@@ -14,10 +14,10 @@ from tasks.stages.multiscale.ensemble import Ensemble, Share, combine_survey, on
 
 if TYPE_CHECKING:
     from storage.tensors import ActivationStore, ShardReader
+    from tasks.stages.contract import Partial, Rows, StageContext
     from tasks.stages.multiscale.declaration import ScalogramParameters
-    from tasks.stages.registry import Partial, Rows, StageContext
 
-__all__ = ["combine", "combine_survey", "finish", "per_shard", "survey"]
+__all__ = ["combine_survey", "per_shard", "survey"]
 
 LAG_BANDS = (0, 1, 8, 20)
 """Where the bands of lags begin: the query itself, up to 7, up to 19, and the rest; those inside the window."""
@@ -140,15 +140,3 @@ class LayerEnergy:
 def head_column(head: int | None, n: int) -> pa.Array:
     """A head's number in n rows; NULL for the mean of all heads."""
     return pa.nulls(n, pa.int32()) if head is None else pa.array(np.full(n, head, np.int32))
-
-
-def combine(left: Partial, right: Partial) -> Partial:
-    """Nothing is summed over shards."""
-    return {}
-
-
-def finish(
-    store: ActivationStore, partial: Partial, parameters: ScalogramParameters, context: StageContext, rows: Rows
-) -> dict[str, int]:
-    """No rows over the whole capture."""
-    return {}

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from storage.tables import DOUBLE, FLAG, INT, REAL, TEXT, table
+from storage.tables import DOUBLE, FLAG, INT, REAL, one_of, table
+
+PROTOCOLS = ("exact", "published")
+_PROTOCOL = one_of(*PROTOCOLS)
 
 _OF_LAYER = {"layer": INT, "head": INT}
-_OF_RUN = {**_OF_LAYER, "protocol": TEXT, "filter_scale": REAL, "field": TEXT, "draw": INT}
+_FIELD = one_of("observed", "lag_shuffle", "gaussian")
+_OF_RUN = {**_OF_LAYER, "protocol": _PROTOCOL, "filter_scale": REAL, "field": _FIELD, "draw": INT}
 
 SCALOGRAM = table(
     "scalogram",
-    {**_OF_LAYER, "protocol": TEXT, "omega0": REAL, "field": TEXT, "scale": REAL},
+    {
+        **{**_OF_LAYER, "protocol": _PROTOCOL, "omega0": REAL},
+        **{"field": one_of("observed", "uniform", "doc_shuffle"), "scale": REAL},
+    },
     energy=REAL,
     energy_share=REAL,
     dominant=FLAG,
@@ -30,7 +37,7 @@ POD_SUMMARY = table(
 )
 POD_MODES = table(
     "pod_modes",
-    {**_OF_LAYER, "protocol": TEXT, "filter_scale": REAL, "mode": INT, "lag": INT},
+    {**_OF_LAYER, "protocol": _PROTOCOL, "filter_scale": REAL, "mode": INT, "lag": INT},
     profile=REAL,
 )
 COHERENCY = table(

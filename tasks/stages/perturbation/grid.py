@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from storage.errors import UnknownName, UsageError
+from storage.errors import UsageError
 from storage.keys import seed_for
 from storage.numbers import number_set, spans, tell_apart, written
-from storage.tables import INT, REAL, TEXT
+from storage.tables import INT, LAYER_SET, REAL, Declared, one_of
 from tasks.models.interventions import ARMS, PROTOCOLS, Displace
+from tasks.stages.parameters import Parameters, parameter
 
 if TYPE_CHECKING:
     from storage.store_shape import StoreShape
@@ -20,16 +21,28 @@ if TYPE_CHECKING:
 ABSOLUTE, RELATIVE = "absolute", "relative"
 INCLUDE, EXCLUDE = "include", "exclude"
 MIDDLE, ALL, EACH = "middle", "all", "each"
-_MOST_SEEDS = 1_000
 _LONG_NAME = 64
 _MOST_DELTA = 1e15
 """Squares of what is moved by more would leave float32."""
 
-KEYS = {
-    **{"protocol": TEXT, "arm": TEXT, "delta": REAL, "delta_kind": TEXT},
-    **{"layers": TEXT, "first_token": TEXT, "seed": INT},
+KEYS: dict[str, Declared] = {
+    **{"protocol": one_of(*PROTOCOLS), "arm": one_of(*ARMS), "delta": REAL, "delta_kind": one_of(ABSOLUTE, RELATIVE)},
+    **{"layers": LAYER_SET, "first_token": one_of(INCLUDE, EXCLUDE), "seed": INT},
 }
 """The columns that name a condition, in every table of the stages that perturb."""
+
+
+def deltas_parameter(default: tuple[float, ...]) -> Any:
+    """Absolute δ, whose default differs from stage to stage; as the next two."""
+    return parameter(default, "absolute δ, in the unit of ‖h‖", empty=True, repeats=True)
+
+
+def first_token_parameter(default: tuple[str, ...]) -> Any:
+    return parameter(default, "whether position 0 is perturbed too", words=(INCLUDE, EXCLUDE))
+
+
+def seeds_parameter(default: int) -> Any:
+    return parameter(default, "draws of the noise", least=1, most=1_000)
 
 
 @dataclass(frozen=True)
@@ -72,42 +85,34 @@ def noise_seed(seed: int, draw: int) -> int:
 
 
 @dataclass(frozen=True)
-class PerturbationGrid:
+class PerturbationGrid(Parameters):
     """Which cells there are. methods.md's full grid: deltas 1, 2, 5, 10, 15, 20, relative 0.05, 0.1, 0.2, 0.4, 5 seeds.
 
     The defaults are a part of it that takes minutes with a model of 135 million parameters on two cores.
     """
 
-    protocols: tuple[str, ...] = PROTOCOLS
-    arms: tuple[str, ...] = ARMS
-    deltas: tuple[float, ...] = (1.0, 5.0, 10.0)
-    """Absolute δ, in the unit of ‖h‖."""
-    relative_deltas: tuple[float, ...] = (0.1,)
-    """δ relative to the layer's median ‖h‖ over the tokens of the capture."""
-    layers: tuple[str, ...] = (MIDDLE,)
-    """Sets perturbed together: `middle` (third), `all`, 10-19 or 3+7; with `each:` before, each of its layers alone."""
-    first_token: tuple[str, ...] = (INCLUDE, EXCLUDE)
-    """Whether position 0 is perturbed too."""
-    seeds: int = 2
-    """Draws of the noise."""
+    protocols: tuple[str, ...] = parameter(
+        PROTOCOLS, "exact (every token moves by δ), published (as the authors' code)", words=PROTOCOLS
+    )
+    arms: tuple[str, ...] = parameter(ARMS, "what is changed: magnitude, or direction by an angle", words=ARMS)
+    deltas: tuple[float, ...] = deltas_parameter((1.0, 5.0, 10.0))
+    relative_deltas: tuple[float, ...] = parameter(
+        (0.1,), "δ relative to the layer's median ‖h‖ over the tokens of the capture", empty=True, repeats=True
+    )
+    layers: tuple[str, ...] = parameter(
+        (MIDDLE,), "sets perturbed together: middle (third), all, 10-19 or 3+7; each: before one takes its layers alone"
+    )
+    first_token: tuple[str, ...] = first_token_parameter((INCLUDE, EXCLUDE))
+    seeds: int = seeds_parameter(2)
 
-    def check(self, stage: str) -> None:
-        """Raise UnknownName or UsageError, naming the parameter, for what is not in the grid."""
-        choices = {"protocols": PROTOCOLS, "arms": ARMS, "first_token": (INCLUDE, EXCLUDE)}
-        for name, known in choices.items():
-            for value in getattr(self, name):
-                if value not in known:
-                    raise UnknownName.among(name.removesuffix("s"), value, known, where=f"{stage}.{name}")
-        for name in (*choices, "layers"):
-            once_each(getattr(self, name), f"{stage}.{name}")
+    def __post_init__(self) -> None:
+        super().__post_init__()
         for name in ("deltas", "relative_deltas"):
-            _check_deltas(getattr(self, name), f"{stage}.{name}")
+            tell_apart(getattr(self, name), "δ", f"{self.stage}.{name}", _MOST_DELTA)
         if not (*self.deltas, *self.relative_deltas):
-            raise UsageError("deltas or relative_deltas, at least one", got="none", where=f"{stage}.deltas")
-        if not 1 <= self.seeds <= _MOST_SEEDS:
-            raise UsageError(f"from 1 to {_MOST_SEEDS:,} seeds", got=str(self.seeds), where=f"{stage}.seeds")
+            raise UsageError("deltas or relative_deltas, at least one", got="none", where=f"{self.stage}.deltas")
         for text in self.layers:
-            _parsed(text, f"{stage}.layers")
+            _parsed(text, f"{self.stage}.layers")
 
     def layer_sets(self, n_layers: int) -> list[tuple[int, ...]]:
         """The sets that are perturbed together in a model of so many layers. UsageError for one beyond."""
@@ -148,17 +153,6 @@ def set_name(layers: Sequence[int]) -> str:
     """A set of layers in the name of a file, another one for every set."""
     words = written(layers)
     return f"layers-{words if len(words) <= _LONG_NAME else hashlib.sha256(words.encode()).hexdigest()[:32]}"
-
-
-def once_each(values: Sequence[Any], where: str) -> None:
-    """UsageError unless there are some, each once."""
-    if not values or len(set(values)) < len(values):
-        got = "none" if not values else f"{', '.join(map(str, values))}, of which some are twice"
-        raise UsageError("values, each once", got=got, where=where)
-
-
-def _check_deltas(deltas: Sequence[float], where: str) -> None:
-    tell_apart(deltas, "δ", where, _MOST_DELTA)
 
 
 def _parsed(text: str, where: str) -> tuple[bool, tuple[int, ...] | str]:

@@ -16,20 +16,20 @@ from tasks.capture.model import captured_model
 from tasks.corpora.pairs import EncodedPair, PairEncoder
 from tasks.models.families import max_positions
 from tasks.models.tokenizer import captured_encoder
-from tasks.stages.faithfulness.choices_declaration import CLEAN, shard_part
-from tasks.stages.perturbation.minimal_pairs_declaration import CONDITION, PairCell
+from tasks.stages.faithfulness.choices_parameters import CLEAN, shard_part
+from tasks.stages.perturbation.minimal_pairs_parameters import CONDITION, PairCell
 from tasks.stages.perturbation.minimal_pairs_passes import PairPasses
 from tasks.stages.perturbation.norm_survey import combine_survey, medians
 from tasks.stages.perturbation.norm_survey import survey as norms
-from tasks.stages.replays import combine, finish, replay_of
+from tasks.stages.replays import replay_of
 
 if TYPE_CHECKING:
     from storage.tensors import ActivationStore, ShardReader
     from tasks.replay import CapturedReplay
-    from tasks.stages.perturbation.minimal_pairs_declaration import MinimalPairsParameters
-    from tasks.stages.registry import Partial, Rows, StageContext
+    from tasks.stages.contract import Partial, Rows, StageContext
+    from tasks.stages.perturbation.minimal_pairs_parameters import MinimalPairsParameters
 
-__all__ = ["combine", "combine_survey", "finish", "per_shard", "require_fitting", "survey"]
+__all__ = ["combine_survey", "per_shard", "require_fitting", "survey"]
 
 _PASSES = 512
 """Passes over a sentence that a piece of work holds, one pair at least: pieces are what an interrupted run keeps."""

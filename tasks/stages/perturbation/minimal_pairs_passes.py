@@ -22,7 +22,7 @@ from tasks.models.packing import Kept
 from tasks.models.replay import Start
 from tasks.models.run import TapSettings, capture_batch
 from tasks.replay import CapturedReplay
-from tasks.stages.perturbation.minimal_pairs_declaration import PUBLISHED, PairCell
+from tasks.stages.perturbation.minimal_pairs_parameters import PUBLISHED, PairCell
 
 _WATCH = Watch(displaced=True)
 

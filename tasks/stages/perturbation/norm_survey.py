@@ -11,8 +11,8 @@ import numpy as np
 
 if TYPE_CHECKING:
     from storage.tensors import ActivationStore, ShardReader
+    from tasks.stages.contract import Partial, StageContext
     from tasks.stages.perturbation.grid import PerturbationGrid
-    from tasks.stages.registry import Partial, StageContext
 
 
 def survey(store: ActivationStore, shard: ShardReader, parameters: PerturbationGrid, context: StageContext) -> Partial:

@@ -17,15 +17,15 @@ from tasks.models.interventions import CLEAN
 from tasks.models.observation import Seen, Watch
 from tasks.stages.perturbation.grid import KEYS, Cell, set_name
 from tasks.stages.perturbation.norm_survey import combine_survey, medians, survey
-from tasks.stages.replays import clean_losses, combine, finish, losses, pieces, replay_of
+from tasks.stages.replays import clean_losses, losses, pieces, replay_of
 
 if TYPE_CHECKING:
     from storage.tensors import ActivationStore, ShardReader
     from tasks.replay import CapturedReplay
-    from tasks.stages.perturbation.perturbation_declaration import PerturbationParameters
-    from tasks.stages.registry import Partial, Rows, StageContext
+    from tasks.stages.contract import Partial, Rows, StageContext
+    from tasks.stages.perturbation.declaration import PerturbationParameters
 
-__all__ = ["combine", "combine_survey", "finish", "per_shard", "survey"]
+__all__ = ["combine_survey", "per_shard", "survey"]
 
 _FIGURES = ("displacement_mean", "displacement_max_error", "norm_ratio_max", "n_tokens", "unmoved")
 _MOST_UNMOVED = 0.05

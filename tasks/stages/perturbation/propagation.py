@@ -15,16 +15,16 @@ import numpy as np
 from tasks.models.observation import Seen, Watch
 from tasks.stages.perturbation.grid import KEYS, Cell, set_name
 from tasks.stages.perturbation.norm_survey import combine_survey, medians, survey
-from tasks.stages.replays import combine, finish, losses, pieces, replay_of
+from tasks.stages.replays import losses, pieces, replay_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from storage.tensors import ActivationStore, ShardReader
-    from tasks.stages.perturbation.perturbation_declaration import PropagationParameters
-    from tasks.stages.registry import Partial, Rows, StageContext
+    from tasks.stages.contract import Partial, Rows, StageContext
+    from tasks.stages.perturbation.declaration import PropagationParameters
 
-__all__ = ["combine", "combine_survey", "finish", "per_shard", "survey"]
+__all__ = ["combine_survey", "per_shard", "survey"]
 
 
 def per_shard(

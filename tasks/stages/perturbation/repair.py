@@ -17,18 +17,18 @@ import numpy as np
 from storage.errors import UsageError
 from storage.numbers import spans
 from tasks.models.interventions import Condition, Part, Restore
+from tasks.stages.perturbation.declaration import TARGETS
 from tasks.stages.perturbation.grid import KEYS, Cell, label, set_name
 from tasks.stages.perturbation.norm_survey import combine_survey, medians, survey
-from tasks.stages.perturbation.perturbation_declaration import TARGETS
-from tasks.stages.replays import clean_losses, combine, finish, replay_of
+from tasks.stages.replays import clean_losses, replay_of
 
 if TYPE_CHECKING:
     from storage.tensors import ActivationStore, ShardReader
     from tasks.replay import CapturedReplay
-    from tasks.stages.perturbation.perturbation_declaration import RepairParameters
-    from tasks.stages.registry import Partial, Rows, StageContext
+    from tasks.stages.contract import Partial, Rows, StageContext
+    from tasks.stages.perturbation.declaration import RepairParameters
 
-__all__ = ["combine", "combine_survey", "finish", "per_shard", "survey"]
+__all__ = ["combine_survey", "per_shard", "survey"]
 
 
 @dataclass(frozen=True)

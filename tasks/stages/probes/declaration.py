@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from storage.errors import UsageError
-from storage.tables import FLAG, INT, REAL, TEXT, table
-from tasks.stages.registry import Stage
+from storage.tables import BOUNDARY, FLAG, INT, REAL, one_of, table
+from tasks.stages.contract import Stage
+from tasks.stages.parameters import Parameters, parameter
 
 if TYPE_CHECKING:
     from tasks.corpora.files import CorpusFile
@@ -19,14 +19,14 @@ METRICS = {"pos": "accuracy", "depth": "r2"}
 
 PROBES = table(
     "probes",
-    {"layer": INT, "target": TEXT, "feature": TEXT},
+    {"layer": BOUNDARY, "target": one_of(*TARGETS), "feature": one_of(*FEATURES)},
     score=REAL,
     score_lo=REAL,
     score_hi=REAL,
     score_majority=REAL,
     score_shuffled=REAL,
     spearman=REAL,
-    metric=TEXT,
+    metric=one_of(*METRICS.values()),
     n_train=INT,
     n_test=INT,
     n_classes=INT,
@@ -36,30 +36,28 @@ PROBES = table(
 
 
 @dataclass(frozen=True)
-class ProbesParameters:
+class ProbesParameters(Parameters):
     """Parameters of the stage `probes` (methods.md §3, "Probes")."""
 
-    treebank: tuple[str, ...] = ()
-    """The CoNLL-U files that were captured; by default the capture's own corpus."""
-    words: int = 4_000
-    """Words that are probed, drawn by the seed; 0 for all. A fit's time grows with them."""
-    targets: tuple[str, ...] = TARGETS
-    """What is read off: pos (universal part of speech), depth (arcs to the root of the sentence's tree)."""
-    features: tuple[str, ...] = FEATURES
-    """What it is read off from: direction ĥ, magnitude ‖h‖, both (h itself)."""
-    folds: int = 3
-    """Parts of the training sentences between which the penalty is chosen."""
-    resamples: int = 2_000
-    """Bootstrap resamples of the test sentences behind a score's interval."""
-
-    def __post_init__(self) -> None:
-        for name, words in (("targets", TARGETS), ("features", FEATURES)):
-            object.__setattr__(self, name, _chosen(name, getattr(self, name), words))
-        least = {"words": (0, "a number of words from 1, or 0 for all"), "folds": (2, "at least 2 folds")}
-        least["resamples"] = (1, "at least 1 resample")
-        for name, (fewest, expected) in least.items():
-            if getattr(self, name) < fewest:
-                raise UsageError(expected, got=str(getattr(self, name)), where=f"probes.{name}")
+    stage: ClassVar[str] = "probes"
+    treebank: tuple[str, ...] = parameter(
+        (), "the CoNLL-U files that were captured; none: the capture's own corpus", empty=True
+    )
+    words: int = parameter(
+        4_000, "words that are probed, drawn by the seed; 0 for all; a fit's time grows with them", least=0
+    )
+    targets: tuple[str, ...] = parameter(
+        TARGETS,
+        "what is predicted: pos (universal part of speech), depth (arcs to the root of the sentence's tree)",
+        words=TARGETS,
+        in_order=True,
+        repeats=True,
+    )
+    features: tuple[str, ...] = parameter(
+        FEATURES, "from what: direction ĥ, magnitude ‖h‖, both (h itself)", words=FEATURES, in_order=True, repeats=True
+    )
+    folds: int = parameter(3, "parts of the training sentences between which the penalty is chosen", least=2)
+    resamples: int = parameter(2_000, "bootstrap resamples of the test sentences behind a score's interval", least=1)
 
     def files(self) -> list[CorpusFile]:
         """Those that are named; none by default. Raises UsageError or CorpusError for what is no CoNLL-U."""
@@ -68,16 +66,7 @@ class ProbesParameters:
         return treebank_files(self.treebank) if self.treebank else []
 
 
-def _chosen(name: str, given: tuple[str, ...], words: tuple[str, ...]) -> tuple[str, ...]:
-    """The words given, in their own order, so that the order in which they are written makes no other run."""
-    wrong = [word for word in given if word not in words]
-    if wrong or not given:
-        got = repr(wrong[0]) if wrong else "none"
-        raise UsageError(f"some of {', '.join(words)}", got=got, where=f"probes.{name}")
-    return tuple(word for word in words if word in given)
-
-
-def identity(parameters: ProbesParameters) -> Mapping[str, Any]:
+def key_of_files(parameters: ProbesParameters) -> Mapping[str, Any]:
     """What can change a number: the bytes of the files, wherever they lie, and all other parameters.
 
     Of the capture's own corpus the capture's key has the bytes already.
@@ -88,7 +77,7 @@ def identity(parameters: ProbesParameters) -> Mapping[str, Any]:
     return {**asdict(parameters), "treebank": files_digest(files, None) if files else ""}
 
 
-def about(corpus: Sequence[str]) -> None:
+def require_corpus(corpus: Sequence[str]) -> None:
     """Raise CorpusError for a corpus that is no treebank."""
     from tasks.corpora.treebank import treebank_files
 
@@ -101,11 +90,14 @@ PROBES_STAGE = Stage(
     parameters=ProbesParameters,
     reads=frozenset({"residual"}),
     tables=(PROBES,),
-    needs_model=False,
     on_request=True,
     module="tasks.stages.probes.steps",
     whole=frozenset(),
-    identity=identity,
-    about=about,
+    key_of_files=key_of_files,
+    require_corpus=require_corpus,
     surveys=True,
+    query="probe_scores",
+    summary="tasks.stages.probes.summary:probes_lines",
 )
+
+STAGES = (PROBES_STAGE,)

@@ -22,10 +22,9 @@ from tasks.stages.probes.words import COUNTS, folds_of, joined, require_words, w
 
 if TYPE_CHECKING:
     from storage.tensors import ActivationStore, ShardReader
+    from tasks.stages.contract import Partial, Rows, StageContext
     from tasks.stages.probes.declaration import ProbesParameters
-    from tasks.stages.registry import Partial, Rows, StageContext
 
-__all__ = ["combine", "combine_survey", "finish", "per_shard", "survey"]
 
 _TRAINING = 0.8
 
@@ -139,11 +138,6 @@ def _row(
     shuffle = np.random.default_rng(seed_for(seed, "probes", "shuffled", one.target)).permutation(len(train.labels))
     found = probe(one.target, train, test, folds, shuffle, parameters.resamples, seed_for(seed, "probes", "resamples"))
     return {"target": one.target, "feature": feature, "metric": METRICS[one.target], **found}
-
-
-def combine(left: Partial, right: Partial) -> Partial:
-    """Nothing goes beyond a layer."""
-    return {}
 
 
 def finish(

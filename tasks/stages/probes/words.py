@@ -17,8 +17,8 @@ from tasks.models.tokenizer import Encoder, captured_encoder
 
 if TYPE_CHECKING:
     from tasks.capture.folder import Prepared
+    from tasks.stages.contract import Partial
     from tasks.stages.probes.declaration import ProbesParameters
-    from tasks.stages.registry import Partial
 
 OF_WORD = ("doc", "position", "sentence", "pos", "depth")
 COUNTS = ("words", "words_without_a_token", "words_sharing_a_token", "documents_without_a_sentence")

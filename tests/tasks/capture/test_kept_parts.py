@@ -23,8 +23,8 @@ from tasks.capture.kept import Chosen
 from tasks.capture.key import CaptureSettings
 from tasks.capture.plan import plan_capture, prepare_capture
 from tasks.capture.verify_sample import rerun_sample
-from tasks.stages.parts import require_kinds
 from tasks.stages.registry import stage
+from tasks.stages.requirements import require_kinds
 from tasks.stages.run import prepare_stage
 from tests.tasks.capture.made_captures import capturing
 from tests.tasks.models.capturing import tiny

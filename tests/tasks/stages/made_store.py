@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,9 @@ import torch
 from storage.columns import as_column, row_count
 from storage.store_shape import StoreShape
 from storage.tensors import DocumentLayer
+from tasks.stages.contract import StageContext
 from tasks.stages.contributions.declaration import ContributionParameters
-from tasks.stages.registry import StageContext, stage, tables
+from tasks.stages.registry import stage, tables
 from tests.tasks.kernels.documents import Document, random_document
 
 WINDOWS = (None, 4)
@@ -116,14 +118,13 @@ def run_stage(
 ) -> Run:
     """The stage as its runner does it: every shard, their partials combined in order, the end."""
     parameters = parameters or ContributionParameters(edges=4, resamples=50)
-    steps, rows, quality = stage(name).steps(), MemoryRows(), {}
+    steps, rows, quality = stage(name).steps, MemoryRows(), {}
     partials = []
     for shard in shards:
         partial, counts = steps.per_shard(store, shard, parameters, context, rows)
         partials.append(partial)
         quality = {name: quality.get(name, 0) + n for name, n in counts.items()}
-    combined = partials[0]
-    for partial in partials[1:]:
-        combined = steps.combine(combined, partial)
-    quality |= steps.finish(store, combined, parameters, context, rows)
+    combined = reduce(steps.combine, partials) if hasattr(steps, "combine") else {}
+    if hasattr(steps, "finish"):
+        quality |= steps.finish(store, combined, parameters, context, rows)
     return Run(rows, combined, quality)

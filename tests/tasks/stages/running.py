@@ -15,8 +15,7 @@ import pytest
 
 from tasks.capture.folder import Prepared
 from tasks.progress import Progress, listening
-from tasks.stages.run import finish_stage, prepare_stage, run_stage_shards, stage_parts_left
-from tasks.stages.survey import finish_survey, survey_parts_left, survey_shards
+from tasks.stages.run import SURVEY, finish_stage, prepare_stage, run_stage_shards, stage_parts_left
 from tests.tasks.capture import made_captures
 from tests.tasks.capture.made_captures import Made, save_model
 
@@ -69,8 +68,10 @@ class Ran:
 def run(made: Made, stage: str, values: Mapping[str, Any] | None = None, seed: int = 0) -> Ran:
     """What is left of the stage's survey, if it makes one, and of its shards, and its end."""
     key = prepare_stage(made.runs, made.capture, stage, values or {}, seed)
-    survey_shards(made.runs, made.capture, stage, key, survey_parts_left(made.runs, made.capture, stage, key))
-    finish_survey(made.runs, made.capture, stage, key)
+    run_stage_shards(
+        made.runs, made.capture, stage, key, stage_parts_left(made.runs, made.capture, stage, key, SURVEY), SURVEY
+    )
+    finish_stage(made.runs, made.capture, stage, key, SURVEY)
     run_stage_shards(made.runs, made.capture, stage, key, stage_parts_left(made.runs, made.capture, stage, key))
     finish_stage(made.runs, made.capture, stage, key)
     return Ran(made, stage, key)

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from tasks.kernels.factors import TOKEN_GROUPS
-from tasks.stages.registry import StageContext, stage
+from tasks.stages.contract import StageContext
+from tasks.stages.registry import stage
 from tests.oracles.contributions import Oracle
 from tests.tasks.stages.made_store import MemoryStore, Run, run_stage
 

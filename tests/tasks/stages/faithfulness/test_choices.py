@@ -12,10 +12,10 @@ from storage.errors import ModelError
 from tasks.corpora.continuations import Choice, Item
 from tasks.models.loading import LoadedModel
 from tasks.replay import CapturedReplay
+from tasks.stages.contract import StageContext
 from tasks.stages.faithfulness.choices_passes import ChoicePasses, MaskedCell
+from tasks.stages.faithfulness.declaration import MaskingParameters
 from tasks.stages.faithfulness.masking import rankings_of
-from tasks.stages.faithfulness.masking_declaration import MaskingParameters
-from tasks.stages.registry import StageContext
 from tests.oracles.contributions import Oracle
 from tests.tasks.capture.made_captures import Made
 from tests.tasks.stages.faithfulness.choosing import (

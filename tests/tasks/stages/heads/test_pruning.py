@@ -16,7 +16,7 @@ from tasks.capture.model import captured_model
 from tasks.models.interventions import ScaleHeads
 from tasks.models.replay import Replayer
 from tasks.stages.heads.pruning import cells_of
-from tasks.stages.heads.pruning_declaration import STRATEGIES, PruningParameters
+from tasks.stages.heads.pruning_parameters import STRATEGIES, PruningParameters
 from tasks.stages.heads.pruning_survey import HeadStatistics
 from tasks.stages.registry import stage
 from tasks.stages.run import prepare_stage, run_stage_shards

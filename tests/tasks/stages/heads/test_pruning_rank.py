@@ -10,13 +10,13 @@ import pytest
 from storage.errors import IncompleteRun, UsageError
 from tasks.capture.folder import Prepared
 from tasks.run_record import StageRun
+from tasks.stages.contract import StageContext
 from tasks.stages.heads.pruning import cells_of
-from tasks.stages.heads.pruning_declaration import PruningParameters
+from tasks.stages.heads.pruning_parameters import PruningParameters
 from tasks.stages.heads.pruning_survey import HeadStatistics
 from tasks.stages.multiscale.pod_ranks import shard_ranks
-from tasks.stages.registry import StageContext, stage
-from tasks.stages.run import prepare_stage
-from tasks.stages.survey import read_survey
+from tasks.stages.parts import read_partial
+from tasks.stages.run import SURVEY, prepare_stage
 from tests.oracles import multiscale
 from tests.oracles.pruning import HeadOracle
 from tests.tasks.stages.running import captured, run
@@ -50,8 +50,7 @@ def test_heads_stay_in_proportion_to_the_ranks_of_plain_decompositions(tmp_path:
         kept = {(layer, head) for _, layer, head in seats[:stay]}
         alone[stay] = {(layer, head) for layer in range(3) for head in range(4)} - kept
     prepared = Prepared.open(made.runs, made.capture)
-    survey = read_survey(prepared, stage("pruning"), StageRun.read(prepared, "pruning", ran.key))
-    assert survey is not None
+    survey = read_partial(prepared, StageRun.read(prepared, "pruning", ran.key), SURVEY)
     for cell in cells_of(made.store, PruningParameters(("h_star",), (0.75, 0.5)), HeadStatistics(survey), 0):
         assert {(i.layer, head) for i in cell.condition for head in i.heads} == alone[cell.heads_kept]
 

@@ -11,13 +11,12 @@ import pytest
 from storage.catalog import read_catalog
 from storage.errors import DamagedPart, IncompleteRun
 from storage.filesystem import open_runs
-from storage.layout import SURVEY, survey_part
+from storage.layout import survey_part
 from tasks.capture.folder import Prepared
 from tasks.capture.verify import verify_capture
 from tasks.progress import Progress, listening
 from tasks.stages.registry import tables
-from tasks.stages.run import finish_stage, prepare_stage, run_stage_shards, stage_parts_left
-from tasks.stages.survey import finish_survey, survey_parts_left, survey_shards
+from tasks.stages.run import SURVEY, finish_stage, prepare_stage, run_stage_shards, stage_parts_left
 from tests.tasks.capture.made_captures import Made
 from tests.tasks.stages.running import Ran, captured, interrupted, run
 
@@ -51,22 +50,22 @@ def test_any_order_of_shards_ends_with_the_same_bytes(undisturbed: Ran, begun: M
     made, key, steps = begun, undisturbed.key, list[Progress]()
     with listening(steps.append):
         for shard in (1, 0):
-            assert survey_shards(made.runs, made.capture, "pruning", key, [shard]) == [shard]
+            assert run_stage_shards(made.runs, made.capture, "pruning", key, [shard], SURVEY) == [shard]
     assert {(step.kind, step.unit) for step in steps} == {("pruning: survey", "documents")}
     assert sum(step.step for step in steps) == pytest.approx(4)
-    assert finish_survey(made.runs, made.capture, "pruning", key)
+    assert finish_stage(made.runs, made.capture, "pruning", key, SURVEY)
     assert files(made, key) == files(undisturbed.made, key)
     assert run(made, "pruning", VALUES).bytes("pruning") == undisturbed.bytes("pruning")
 
 
 def test_nothing_is_surveyed_twice(undisturbed: Ran, begun: Made) -> None:
     made, key = begun, undisturbed.key
-    assert survey_parts_left(made.runs, made.capture, "pruning", key) == [0, 1]
-    assert survey_shards(made.runs, made.capture, "pruning", key, [0]) == [0]
-    assert survey_parts_left(made.runs, made.capture, "pruning", key) == [1]
-    assert survey_shards(made.runs, made.capture, "pruning", key, [0, 1]) == [1]
-    assert finish_survey(made.runs, made.capture, "pruning", key)
-    assert not finish_survey(made.runs, made.capture, "pruning", key)
+    assert stage_parts_left(made.runs, made.capture, "pruning", key, SURVEY) == [0, 1]
+    assert run_stage_shards(made.runs, made.capture, "pruning", key, [0], SURVEY) == [0]
+    assert stage_parts_left(made.runs, made.capture, "pruning", key, SURVEY) == [1]
+    assert run_stage_shards(made.runs, made.capture, "pruning", key, [0, 1], SURVEY) == [1]
+    assert finish_stage(made.runs, made.capture, "pruning", key, SURVEY)
+    assert not finish_stage(made.runs, made.capture, "pruning", key, SURVEY)
 
 
 def test_a_killed_survey_goes_on(undisturbed: Ran, begun: Made) -> None:
@@ -78,23 +77,23 @@ def test_a_killed_survey_goes_on(undisturbed: Ran, begun: Made) -> None:
             raise InterruptedError
 
     with listening(stop), pytest.raises(InterruptedError):
-        survey_shards(made.runs, made.capture, "pruning", key, [0])
-    assert survey_parts_left(made.runs, made.capture, "pruning", key) == [0, 1]
-    survey_shards(made.runs, made.capture, "pruning", key, [1])
+        run_stage_shards(made.runs, made.capture, "pruning", key, [0], SURVEY)
+    assert stage_parts_left(made.runs, made.capture, "pruning", key, SURVEY) == [0, 1]
+    run_stage_shards(made.runs, made.capture, "pruning", key, [1], SURVEY)
     with pytest.raises(IncompleteRun, match=r"the survey of all 2 shards .*, got 1 missing.*the same command"):
-        finish_survey(made.runs, made.capture, "pruning", key)
-    survey_shards(made.runs, made.capture, "pruning", key, [0])
+        finish_stage(made.runs, made.capture, "pruning", key, SURVEY)
+    run_stage_shards(made.runs, made.capture, "pruning", key, [0], SURVEY)
     with pytest.raises(IncompleteRun, match="got its parts, not combined"):
         run_stage_shards(made.runs, made.capture, "pruning", key, [0])
-    finish_survey(made.runs, made.capture, "pruning", key)
+    finish_stage(made.runs, made.capture, "pruning", key, SURVEY)
     interrupted(made, "pruning", key, steps=20, values=VALUES)
     assert run(made, "pruning", VALUES).bytes("pruning") == undisturbed.bytes("pruning")
 
 
 def test_shards_tables_and_status_know_nothing_of_it(undisturbed: Ran, begun: Made) -> None:
     made, key = begun, undisturbed.key
-    survey_shards(made.runs, made.capture, "pruning", key, [0, 1])
-    finish_survey(made.runs, made.capture, "pruning", key)
+    run_stage_shards(made.runs, made.capture, "pruning", key, [0, 1], SURVEY)
+    finish_stage(made.runs, made.capture, "pruning", key, SURVEY)
     assert stage_parts_left(made.runs, made.capture, "pruning", key) == [0, 1]
     with pytest.raises(IncompleteRun, match="all 2 shards of stage pruning, got 2 missing"):
         finish_stage(made.runs, made.capture, "pruning", key)
@@ -131,5 +130,5 @@ def test_a_lost_or_damaged_part_of_it_is_found_and_made_again(undisturbed: Ran, 
 def test_a_stage_that_surveys_nothing_has_none(undisturbed: Ran) -> None:
     made = undisturbed.made
     key = prepare_stage(made.runs, made.capture, "sink", {})
-    assert survey_parts_left(made.runs, made.capture, "sink", key) == []
-    assert not finish_survey(made.runs, made.capture, "sink", key)
+    assert stage_parts_left(made.runs, made.capture, "sink", key, SURVEY) == []
+    assert not finish_stage(made.runs, made.capture, "sink", key, SURVEY)

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from storage.errors import UsageError
-from tasks.stages.heads.selection_declaration import SelectionParameters
-from tasks.stages.parts import require_kinds
-from tasks.stages.registry import StageContext, stage
+from tasks.stages.contract import StageContext
+from tasks.stages.heads.declaration import SelectionParameters
+from tasks.stages.registry import stage
+from tasks.stages.requirements import require_kinds
 from tests.oracles.selection import Oracle
 from tests.tasks.stages.made_store import MemoryStore, Run, run_stage
 

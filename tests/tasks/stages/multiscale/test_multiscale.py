@@ -15,15 +15,15 @@ import pytest
 from storage.errors import UsageError
 from storage.filesystem import open_runs
 from storage.warehouse import connect, query, run_checks
+from tasks.stages.contract import StageContext
 from tasks.stages.multiscale import pod_blocks
 from tasks.stages.multiscale.declaration import CoherencyParameters, PodParameters, ScalogramParameters
 from tasks.stages.multiscale.ensemble import Ensemble, combine_survey, survey
 from tasks.stages.multiscale.pod_blocks import Blocks
 from tasks.stages.multiscale.pod_modes import read_modes
 from tasks.stages.multiscale.pod_spectra import Spectra
-from tasks.stages.registry import StageContext, tables
-from tasks.stages.run import finish_stage, prepare_stage, run_stage_shards
-from tasks.stages.survey import finish_survey, survey_shards
+from tasks.stages.registry import declared_checks, tables
+from tasks.stages.run import SURVEY, finish_stage, prepare_stage, run_stage_shards
 from tests.oracles import multiscale as oracle
 from tests.tasks.capture.made_captures import Made
 from tests.tasks.stages.running import Ran, captured, run
@@ -176,7 +176,7 @@ def test_coherency(fields: dict[int, np.ndarray], done: dict[str, Ran]) -> None:
 
 def test_all_checks_hold_and_queries_answer(made: Made, done: dict[str, Ran]) -> None:
     connection = connect(open_runs(made.runs), tables())
-    results = run_checks(connection)
+    results = run_checks(connection, declared_checks())
     assert [r for r in results if not r.passed] == []
     seen = {r.name: r.rows_checked for r in results}
     assert all(seen[name] for name in seen if name.startswith(("pod_", "scalogram_", "lag_mass", "coherency")))
@@ -202,8 +202,8 @@ def test_any_order_of_shards_and_any_size_of_blocks(
     shutil.copytree(made.runs, other.runs, ignore=shutil.ignore_patterns("pod*"))
     expected = done["pod"]
     arguments = (other.runs, other.capture, "pod", prepare_stage(other.runs, other.capture, "pod", POD))
-    survey_shards(*arguments, [4, 2, 0, 1, 3])
-    finish_survey(*arguments)
+    run_stage_shards(*arguments, [4, 2, 0, 1, 3], SURVEY)
+    finish_stage(*arguments, SURVEY)
     for shard in (3, 1, 0, 4, 2):
         run_stage_shards(*arguments, [shard])
     finish_stage(*arguments)

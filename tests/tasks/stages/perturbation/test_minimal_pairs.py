@@ -19,12 +19,11 @@ from tasks.models.displacement import noise_seed
 from tasks.models.interventions import Displace
 from tasks.progress import Progress, listening
 from tasks.stages.parameters import stage_parameters
-from tasks.stages.perturbation.minimal_pairs_declaration import MinimalPairsParameters, PairCell
+from tasks.stages.perturbation.minimal_pairs_parameters import MinimalPairsParameters, PairCell
 from tasks.stages.perturbation.minimal_pairs_passes import _document
 from tasks.stages.perturbation.norm_survey import medians
 from tasks.stages.registry import stage
 from tasks.stages.run import prepare_stage, run_stage_shards, stage_units
-from tasks.stages.survey import survey_shards
 from tests.oracles import perturbation as oracle
 from tests.oracles.displaced_model import DisplacedModel, Rule
 from tests.tasks.capture import made_captures
@@ -204,9 +203,9 @@ def test_the_key_is_of_the_files_bytes_and_names(made: Made, tmp_path: Path) -> 
     assert key(file) != one
     begun = key(file)
     write(tmp_path / "cats.jsonl")
-    for work in (survey_shards, run_stage_shards):
+    for phase in (SURVEY, ROWS):
         with pytest.raises(CorpusError, match="got files that changed since"):
-            work(made.runs, made.capture, "minimal_pairs", begun, [0])
+            run_stage_shards(made.runs, made.capture, "minimal_pairs", begun, [0], phase)
 
 
 @pytest.mark.parametrize(

@@ -213,10 +213,11 @@ def test_an_interrupted_run_goes_on_to_the_same_bytes(stage: str, tmp_path: Path
 
 
 def _surveyed(made: Any, stage: str, values: dict[str, Any]) -> str:
-    from tasks.stages.run import prepare_stage
-    from tasks.stages.survey import finish_survey, survey_parts_left, survey_shards
+    from tasks.stages.run import SURVEY, finish_stage, prepare_stage, run_stage_shards, stage_parts_left
 
     key = prepare_stage(made.runs, made.capture, stage, values)
-    survey_shards(made.runs, made.capture, stage, key, survey_parts_left(made.runs, made.capture, stage, key))
-    finish_survey(made.runs, made.capture, stage, key)
+    run_stage_shards(
+        made.runs, made.capture, stage, key, stage_parts_left(made.runs, made.capture, stage, key, SURVEY), SURVEY
+    )
+    finish_stage(made.runs, made.capture, stage, key, SURVEY)
     return key

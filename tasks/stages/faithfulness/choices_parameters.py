@@ -1,15 +1,14 @@
-"""The declaration of the stage `choices`: accuracy on multiple-choice tasks, clean and masked."""
+"""The parameters of the stage `choices`: files of multiple-choice questions, and a grid of masks."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from storage.errors import CorpusError, UsageError
-from storage.tables import DOUBLE, INT, TEXT, table
-from tasks.stages.faithfulness.masking_grid import KEYS, MaskingGrid
-from tasks.stages.registry import Stage
+from storage.errors import CorpusError, UnknownName, UsageError
+from tasks.stages.faithfulness.masking_grid import SCOPES, SCORES, MaskingGrid
+from tasks.stages.parameters import parameter
 
 if TYPE_CHECKING:
     from tasks.corpora.choices import Question
@@ -17,16 +16,6 @@ if TYPE_CHECKING:
 
 CLEAN = "none"
 """In place of scopes: no mask at all. It is also what the columns of a condition say of the clean model."""
-
-CHOICES = table(
-    "choices",
-    {"task": TEXT, "item": INT, **KEYS},
-    label=INT,
-    picked=INT,
-    picked_normalised=INT,
-    margin=DOUBLE,
-    n_choices=INT,
-)
 
 
 @dataclass(frozen=True)
@@ -36,15 +25,19 @@ class ChoicesParameters(MaskingGrid):
     The grid is smaller than masking's, since each condition costs a forward pass per choice.
     """
 
-    scopes: tuple[str, ...] = ("entry", "token")
-    """`none` alone: the clean model, without masks."""
-    scores: tuple[str, ...] = ("raw", "vw", "vwon", "cw_intra", "cw_inter", "random")
-    rates: tuple[float, ...] = (0.1, 0.3, 0.5)
-    draws: int = 4
-    files: tuple[str, ...] = ()
-    """Files of questions (docs/tasks.md); there is no default."""
-    items: int = 100
-    """The first so many of each task, as the harness's --limit; 0 for all."""
+    stage: ClassVar[str] = "choices"
+    files: tuple[str, ...] = parameter((), "files of questions (docs/tasks.md); required", empty=True)
+    items: int = parameter(100, "the first so many of each task, as the harness's --limit; 0 for all", least=0)
+    scopes: tuple[str, ...] = parameter(
+        ("entry", "token"), "what is ranked; none alone: the clean model, without masks", words=(*SCOPES, CLEAN)
+    )
+    scores: tuple[str, ...] = parameter(
+        ("raw", "vw", "vwon", "cw_intra", "cw_inter", "random"), "the scores that rank", words=SCORES
+    )
+    rates: tuple[float, ...] = parameter(
+        (0.1, 0.3, 0.5), "shares of the candidates that are masked: ⌊rate·n⌋", above=0, most=1
+    )
+    draws: int = parameter(4, "random rankings of the control", least=1, most=1000)
 
     def __post_init__(self) -> None:
         if not self.files:
@@ -54,10 +47,9 @@ class ChoicesParameters(MaskingGrid):
                 where="choices.files",
                 remedy="Give them with --set choices.files=A.jsonl,B.jsonl, or leave the stage choices out.",
             )
-        if self.items < 0:
-            raise UsageError("a number of items from 1, or 0 for all", got=str(self.items), where="choices.items")
-        if self.masks:
-            self.check("choices")
+        super().__post_init__()
+        if self.masks and CLEAN in self.scopes:
+            raise UnknownName.among("scope beside others", CLEAN, SCOPES, where="choices.scopes")
 
     @property
     def masks(self) -> bool:
@@ -90,7 +82,7 @@ def shard_part(n_items: int, shard: int, n_shards: int) -> range:
     return range(shard, n_items, n_shards)
 
 
-def identity(parameters: ChoicesParameters) -> Mapping[str, Any]:
+def key_of_files(parameters: ChoicesParameters) -> Mapping[str, Any]:
     """What can change a number: the bytes and names of the files, wherever they lie, and all other parameters."""
     from tasks.corpora.choices import file_task
     from tasks.corpora.files import files_digest
@@ -104,20 +96,3 @@ def n_items(parameters: ChoicesParameters, shards: Sequence[int], n_shards: int)
     """Items that these shards do. Reads the files, so that what is wrong with a line is said before anything runs."""
     found = len(parameters.questions())
     return sum(len(shard_part(found, shard, n_shards)) for shard in shards)
-
-
-CHOICES_STAGE = Stage(
-    name="choices",
-    version=2,
-    parameters=ChoicesParameters,
-    reads=frozenset(),
-    tables=(CHOICES,),
-    needs_model=True,
-    module="tasks.stages.faithfulness.choices",
-    whole=frozenset(),
-    on_request=True,
-    identity=identity,
-    unit="items",
-    units=n_items,
-    reads_texts=True,
-)

@@ -1,17 +1,25 @@
-"""The declaration of the stage `minimal_pairs`: which sentence of a pair is likelier, clean and perturbed."""
+"""The parameters of the stage `minimal_pairs`: files of pairs of sentences, and a grid of perturbations."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from storage.errors import CorpusError, UnknownName, UsageError
-from storage.tables import DOUBLE, FLAG, INT, TEXT, table
-from tasks.models.interventions import Displace
-from tasks.stages.faithfulness.choices_declaration import CLEAN, shard_part
-from tasks.stages.perturbation.grid import INCLUDE, KEYS, Cell, PerturbationGrid, once_each
-from tasks.stages.registry import Stage
+from storage.tables import Declared, one_of
+from tasks.models.interventions import ARMS, PROTOCOLS, Displace
+from tasks.stages.faithfulness.choices_parameters import CLEAN, shard_part
+from tasks.stages.parameters import parameter
+from tasks.stages.perturbation.grid import (
+    INCLUDE,
+    KEYS,
+    Cell,
+    PerturbationGrid,
+    deltas_parameter,
+    first_token_parameter,
+    seeds_parameter,
+)
 
 if TYPE_CHECKING:
     from storage.store_shape import StoreShape
@@ -20,22 +28,12 @@ if TYPE_CHECKING:
 
 SHARED, INDEPENDENT, PUBLISHED = "shared", "independent", "published"
 PAIR_NOISE = (SHARED, INDEPENDENT, PUBLISHED)
-CONDITION = {**{name: KEYS[name] for name in ("protocol", "arm")}, "pair_noise": TEXT}
+CONDITION: dict[str, Declared] = {
+    **{name: KEYS[name] for name in ("protocol", "arm")},
+    "pair_noise": one_of(*PAIR_NOISE),
+}
 CONDITION |= {name: kind for name, kind in KEYS.items() if name not in CONDITION}
 """The columns that name a condition: those of perturbation, and how the sentences of a pair share their noise."""
-
-MINIMAL_PAIRS = table(
-    "minimal_pairs",
-    {"task": TEXT, "item": INT, **CONDITION},
-    logp_good=DOUBLE,
-    logp_bad=DOUBLE,
-    correct=FLAG,
-    first_scored=FLAG,
-    n_good=INT,
-    n_bad=INT,
-    n_tokens=INT,
-    unmoved=INT,
-)
 
 
 @dataclass(frozen=True)
@@ -66,16 +64,21 @@ class MinimalPairsParameters(PerturbationGrid):
     The grid is smaller than perturbation's, since each condition costs a forward pass a sentence.
     """
 
-    protocols: tuple[str, ...] = ("exact",)
-    deltas: tuple[float, ...] = (5.0, 10.0, 15.0)
-    first_token: tuple[str, ...] = (INCLUDE,)
-    seeds: int = 1
-    files: tuple[str, ...] = ()
-    """Files of pairs in the layout of BLiMP, each a task; there is no default."""
-    items: int = 100
-    """The first so many pairs of each task; 0 for all."""
-    pair_noise: tuple[str, ...] = (SHARED,)
-    """Whether the sentences of a pair share their noise: shared, independent, or as the authors' code (published)."""
+    stage: ClassVar[str] = "minimal_pairs"
+    files: tuple[str, ...] = parameter((), "files of pairs in the layout of BLiMP, each a task; required", empty=True)
+    items: int = parameter(100, "the first so many pairs of each task; 0 for all", least=0)
+    pair_noise: tuple[str, ...] = parameter(
+        (SHARED,), "how the sentences of a pair share their noise; published: as the authors' code", words=PAIR_NOISE
+    )
+    protocols: tuple[str, ...] = parameter(
+        ("exact",), "exact (every token moves by δ), published (as the authors' code)", words=PROTOCOLS
+    )
+    arms: tuple[str, ...] = parameter(
+        ARMS, "what is changed: magnitude, or direction by an angle; none alone: nothing", words=(*ARMS, CLEAN)
+    )
+    deltas: tuple[float, ...] = deltas_parameter((5.0, 10.0, 15.0))
+    first_token: tuple[str, ...] = first_token_parameter((INCLUDE,))
+    seeds: int = seeds_parameter(1)
 
     def __post_init__(self) -> None:
         if not self.files:
@@ -85,14 +88,9 @@ class MinimalPairsParameters(PerturbationGrid):
                 where="minimal_pairs.files",
                 remedy="Give them with --set minimal_pairs.files=A.jsonl,B.jsonl, or leave the stage out.",
             )
-        if self.items < 0:
-            raise UsageError("a number of pairs from 1, or 0 for all", got=str(self.items), where="minimal_pairs.items")
-        for value in self.pair_noise:
-            if value not in PAIR_NOISE:
-                raise UnknownName.among("pair noise", value, PAIR_NOISE, where="minimal_pairs.pair_noise")
-        once_each(self.pair_noise, "minimal_pairs.pair_noise")
-        if self.perturbs:
-            self.check("minimal_pairs")
+        super().__post_init__()
+        if self.perturbs and CLEAN in self.arms:
+            raise UnknownName.among("arm beside others", CLEAN, ARMS, where="minimal_pairs.arms")
 
     @property
     def perturbs(self) -> bool:
@@ -126,7 +124,7 @@ class MinimalPairsParameters(PerturbationGrid):
         return found
 
 
-def identity(parameters: MinimalPairsParameters) -> Mapping[str, Any]:
+def key_of_files(parameters: MinimalPairsParameters) -> Mapping[str, Any]:
     """What can change a number: the bytes and names of the files, wherever they lie, and all other parameters."""
     from tasks.corpora.choices import file_task
     from tasks.corpora.files import files_digest
@@ -142,7 +140,7 @@ def n_pairs(parameters: MinimalPairsParameters, shards: Sequence[int], n_shards:
     return sum(len(shard_part(found, shard, n_shards)) for shard in shards)
 
 
-def _fits(parameters: MinimalPairsParameters, shape: StoreShape) -> None:
+def require_store(parameters: MinimalPairsParameters, shape: StoreShape, _lengths: Sequence[int]) -> None:
     """A relative δ is relative to the store's residual stream; an absolute one needs the model's layers alone."""
     if not parameters.perturbs:
         return
@@ -157,22 +155,3 @@ def _fits(parameters: MinimalPairsParameters, shape: StoreShape) -> None:
             remedy="Capture again with --keep residual, or set minimal_pairs.relative_deltas to none (an empty list).",
         )
     parameters.require_residual(shape, lambda layers: [layer + 1 for layer in layers])
-
-
-MINIMAL_PAIRS_STAGE = Stage(
-    name="minimal_pairs",
-    version=1,
-    parameters=MinimalPairsParameters,
-    reads=frozenset(),
-    tables=(MINIMAL_PAIRS,),
-    needs_model=True,
-    module="tasks.stages.perturbation.minimal_pairs",
-    whole=frozenset(),
-    on_request=True,
-    fits=_fits,
-    identity=identity,
-    unit="pairs",
-    units=n_pairs,
-    surveys=True,
-    reads_texts=True,
-)
