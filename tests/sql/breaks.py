@@ -192,7 +192,7 @@ BREAKS: list[tuple[str, str, Break]] = [
     ("pruning_kept", "pruning", put("seed", -1, -1)),
     ("pruning_kept", "pruning", alter("nll_sum", 1e-3, retention=1.0, strategy="f_score")),
     ("head_ablation_complete", "head_ablation", drop(3)),
-    ("head_ablation_complete", "head_ablation", put("head", 3, 4)),
+    ("related_head_ablation", "head_ablation", put("head", 3, 4)),
     ("clean_losses", "sink_removal", add("nll_clean_sum", 1, 1e-4)),
     ("clean_losses", "sink_removal", add("n_predicted", 1, -1)),
     ("contribution_edges_factors", "contribution_edges", add("cosine", 7, 1e-3)),

@@ -144,7 +144,7 @@ def test_captures_are_checked_apart(runs: LocalFolder) -> None:
 
 def test_a_capture_without_the_stage_has_nothing_to_check(runs: LocalFolder) -> None:
     MadeUp(runs, "beta").capture()
-    (result,) = run_checks(connect(runs, tables()), ["beta"], only=["contribution_rows_sum_intra"])
+    (result,) = run_checks(connect(runs, tables()), declared_checks(), ["beta"], only=["contribution_rows_sum_intra"])
     assert result == CheckResult("contribution_rows_sum_intra", "beta", True, 0, 0, None, "nothing to check")
 
 
@@ -152,9 +152,9 @@ def test_stale_rows_are_not_checked(runs: LocalFolder) -> None:
     alpha = MadeUp(runs, "alpha", changes={"contribution_rows": add("sum_cw_intra", 3, 1)})
     alpha.contributions(variant=1, requested=5)
     only = ["contribution_rows_sum_intra"]
-    assert not run_checks(connect(runs, tables()), only=only)[0].passed
+    assert not run_checks(connect(runs, tables()), declared_checks(), only=only)[0].passed
     alpha.run("contributions", 0, requested=9)
-    assert run_checks(connect(runs, tables()), only=only)[0].passed
+    assert run_checks(connect(runs, tables()), declared_checks(), only=only)[0].passed
 
 
 def test_unknown_names_are_said(warehouse: duckdb.DuckDBPyConnection) -> None:

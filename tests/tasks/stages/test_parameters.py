@@ -36,12 +36,12 @@ def test_lists_are_given_with_commas() -> None:
     [
         ({"edge": "4"}, UnknownName, "'edge', in stage contributions. Did you mean 'edges'"),
         ({"edges": "many"}, UsageError, "contributions.edges"),
-        ({"edges": "0"}, UsageError, "^expected an integer of at least 1, got 0, in contributions.edges"),
-        ({"edges": "9" * 20}, UsageError, "^expected an integer of at most 65,536, got 9{20}, in contributions.edges"),
-        ({"bins": 5000}, UsageError, "at most 4,096, got 5000, in contributions.bins"),
-        ({"resamples": 100_001}, UsageError, "at most 100,000, got 100001, in contributions.resamples"),
+        ({"edges": "0"}, UsageError, "^expected edges from 1 to 65,536, got 0, in contributions.edges"),
+        ({"edges": "9" * 20}, UsageError, "^expected edges from 1 to 65,536, got 9{20}, in contributions.edges"),
+        ({"bins": 5000}, UsageError, "bins from 1 to 4,096, got 5000, in contributions.bins"),
+        ({"resamples": 100_001}, UsageError, "resamples from 2 to 100,000, got 100001, in contributions.resamples"),
         ({"edges": True}, UsageError, "^expected a number, got True, in contributions.edges"),
-        ({"resamples": "1"}, UsageError, "at least 2, got 1, in contributions.resamples"),
+        ({"resamples": "1"}, UsageError, "from 2 to 100,000, got 1, in contributions.resamples"),
     ],
 )
 def test_what_cannot_be(overrides: dict[str, str], error: type[Exception], message: str) -> None:

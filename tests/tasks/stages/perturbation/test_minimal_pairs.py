@@ -23,7 +23,7 @@ from tasks.stages.perturbation.minimal_pairs_parameters import MinimalPairsParam
 from tasks.stages.perturbation.minimal_pairs_passes import _document
 from tasks.stages.perturbation.norm_survey import medians
 from tasks.stages.registry import stage
-from tasks.stages.run import prepare_stage, run_stage_shards, stage_units
+from tasks.stages.run import ROWS, SURVEY, prepare_stage, run_stage_shards, stage_units
 from tests.oracles import perturbation as oracle
 from tests.oracles.displaced_model import DisplacedModel, Rule
 from tests.tasks.capture import made_captures
