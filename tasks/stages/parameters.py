@@ -111,18 +111,20 @@ def _checked(value: Any, declared: Declared, name: str, stage: str) -> Any:
         _check_list(value, declared, where)
     for one in values if declared.range() else ():
         if not declared.holds(one):
-            raise UsageError(f"{name.replace('_', ' ')} {declared.range()}", got=str(one), where=where)
+            expected, remedy = f"{name.replace('_', ' ')} {declared.range()}", f"It is {declared.help}."
+            raise UsageError(expected, got=str(one), where=where, remedy=remedy)
     if declared.in_order:
         return tuple(word for word in declared.words if word in values)
     return value
 
 
 def _check_list(values: tuple[Any, ...], declared: Declared, where: str) -> None:
+    expected = f"some of {', '.join(declared.words)}, each once" if declared.words else "values, each once"
     if not values and not declared.empty:
-        raise UsageError("values, each once", got="none", where=where)
+        raise UsageError(expected, got="none", where=where)
     if not declared.repeats and len(set(values)) < len(values):
         got = f"{', '.join(map(str, values))}, of which some are twice"
-        raise UsageError("values, each once", got=got, where=where)
+        raise UsageError(expected, got=got, where=where)
 
 
 def _singular(name: str) -> str:

@@ -150,9 +150,9 @@ def test_a_tokenizer_that_changed_is_refused(made: Made, tmp_path: Path) -> None
     ("given", "error", "said"),
     [
         ({}, UsageError, r"files of multiple-choice questions, got none, in choices\.files.*--set choices\.files="),
-        ({"files": "a.jsonl", "items": -1}, UsageError, r"items from 1, or 0 for all, got -1, in choices\.items"),
+        ({"files": "a.jsonl", "items": -1}, UsageError, r"items of at least 0, got -1, in choices\.items"),
         ({"files": "a.jsonl", "rates": "0"}, UsageError, r"rates in \(0, 1\], got 0\.0, in choices\.rates"),
-        ({"files": "a.jsonl", "scopes": "none,entry"}, UnknownName, "a scope, got 'none'"),
+        ({"files": "a.jsonl", "scopes": "none,entry"}, UnknownName, "a scope beside others, got 'none'"),
         ({"files": "a.jsonl", "file": "b"}, UnknownName, "Did you mean 'files'"),
     ],
 )

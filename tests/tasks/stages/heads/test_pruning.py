@@ -172,8 +172,8 @@ def test_the_paper_s_orders_are_the_default() -> None:
         ({"strategies": ""}, UsageError, "values, each once, got none, in pruning.strategies"),
         ({"strategies": "entropy"}, UnknownName, "the name of a strategy, got 'entropy', .*Did you mean 'entropy_"),
         ({"strategies": "random,taxonmy"}, UnknownName, "got 'taxonmy', .*Did you mean 'taxonomy'"),
-        ({"seeds": 0}, UsageError, "from 1 to 1,000 seeds, got 0, in pruning.seeds"),
-        ({"seeds": 1001}, UsageError, "from 1 to 1,000 seeds, got 1001"),
+        ({"seeds": 0}, UsageError, "seeds from 1 to 1,000, got 0, in pruning.seeds"),
+        ({"seeds": 1001}, UsageError, "seeds from 1 to 1,000, got 1001"),
         ({"retention": "0.5"}, UnknownName, "Did you mean 'retentions'"),
     ],
 )

@@ -127,14 +127,17 @@ def test_a_window_of_one_token_has_no_selection() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"queries": "some"}, "every, final, or a number of queries, got 'some', in selection.queries"),
-        ({"queries": 0}, "an integer of at least 1, got 0, in selection.queries"),
-        ({"rankings": ("attention", "norm")}, "some of attention, contribution, got 'norm', in selection.rankings"),
-        ({"sinks": ()}, "some of included, excluded, got none, in selection.sinks"),
-        ({"n": (0,)}, "an integer of at least 1, got 0, in selection.n"),
-        ({"n": (5000,)}, "an integer of at most 4,096, got 5000, in selection.n"),
-        ({"n": ()}, "at least one size, got none, in selection.n"),
-        ({"random_rankings": -1}, "an integer of at least 0, got -1, in selection.random_rankings"),
+        ({"queries": "some"}, "a number of queries from 1 to 1,000,000, got 'some', in selection.queries"),
+            {"queries": "some"},
+            "every, final, or a number of queries from 1 to 1,000,000, got 'some', in selection.queries",
+        ),
+        ({"queries": 0}, "a number of queries from 1 to 1,000,000, got 0, in selection.queries"),
+        ({"rankings": ("attention", "norm")}, "the name of a ranking, got 'norm', in selection.rankings"),
+        ({"sinks": ()}, "some of included, excluded, each once, got none, in selection.sinks"),
+        ({"n": (0,)}, "n from 1 to 4,096, got 0, in selection.n"),
+        ({"n": (5000,)}, "n from 1 to 4,096, got 5000, in selection.n"),
+        ({"n": ()}, "values, each once, got none, in selection.n"),
+        ({"random_rankings": -1}, "random rankings from 0 to 1,024, got -1, in selection.random_rankings"),
     ],
 )
 def test_parameters_that_do_not_fit_are_refused(given: dict[str, Any], message: str) -> None:

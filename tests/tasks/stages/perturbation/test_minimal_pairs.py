@@ -212,7 +212,7 @@ def test_the_key_is_of_the_files_bytes_and_names(made: Made, tmp_path: Path) -> 
     ("given", "error", "said"),
     [
         ({}, UsageError, r"files of minimal pairs, got none, in minimal_pairs\.files.*--set minimal_pairs\.files="),
-        ({"files": "a", "items": -1}, UsageError, r"a number of pairs from 1, or 0 for all, got -1"),
+        ({"files": "a", "items": -1}, UsageError, r"items of at least 0, got -1"),
         ({"files": "a", "pair_noise": "same"}, UnknownName, r"got 'same', in minimal_pairs\.pair_noise"),
         ({"files": "a", "pair_noise": "shared,shared"}, UsageError, r"each once.*in minimal_pairs\.pair_noise"),
         ({"files": "a", "arms": "none,angle"}, UnknownName, r"got 'none', in minimal_pairs\.arms"),

@@ -130,7 +130,7 @@ def test_parts_of_every_layer(tmp_path: Path) -> None:
         ({"layers": "middle,middle"}, "each once, got middle, middle, of which some are twice"),
         ({"layers": "last"}, "'last'"),
         ({"layers": "some:1-2"}, "layers such as middle, all, 10-19, 3\\+7, or each:10-19, got 'some:1-2'"),
-        ({"seeds": "0"}, "from 1 to 1,000 seeds, got 0"),
+        ({"seeds": "0"}, "seeds from 1 to 1,000, got 0"),
     ],
 )
 def test_values_outside_the_grid(name: str, values: dict[str, Any], told: str) -> None:
@@ -144,7 +144,7 @@ def test_values_outside_the_grid(name: str, values: dict[str, Any], told: str) -
         ("repair", {"targets": "residual"}, "got 'residual', in repair.targets"),
         ("repair", {"sets": "third"}, "got 'third', in repair.sets"),
         ("repair", {"sets": "all,all"}, "each once.*in repair.sets"),
-        ("perturbation", {"sampled": "-1"}, "from 0 to 10,000 documents, got -1, in perturbation.sampled"),
+        ("perturbation", {"sampled": "-1"}, "sampled from 0 to 10,000, got -1, in perturbation.sampled"),
     ],
 )
 def test_values_of_one_stage_outside_its_choices(name: str, values: dict[str, Any], told: str) -> None:

@@ -239,11 +239,11 @@ def test_a_treebank_or_a_tokenizer_that_changed_is_refused(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"targets": "upos"}, r"some of pos, depth, got 'upos', in probes\.targets"),
-        ({"features": ""}, r"some of direction, magnitude, both, got none, in probes\.features"),
-        ({"words": -1}, r"a number of words from 1, or 0 for all, got -1, in probes\.words"),
-        ({"folds": 1}, r"at least 2 folds, got 1, in probes\.folds"),
-        ({"resamples": 0}, r"at least 1 resample, got 0, in probes\.resamples"),
+        ({"targets": "upos"}, r"the name of a target, got 'upos', in probes\.targets"),
+        ({"features": ""}, r"some of direction, magnitude, both, each once, got none, in probes\.features"),
+        ({"words": -1}, r"words of at least 0, got -1, in probes\.words"),
+        ({"folds": 1}, r"folds of at least 2, got 1, in probes\.folds"),
+        ({"resamples": 0}, r"resamples of at least 1, got 0, in probes\.resamples"),
     ],
 )
 def test_parameters_that_cannot_be(given: dict[str, Any], said: str) -> None:
