@@ -128,9 +128,6 @@ def test_a_window_of_one_token_has_no_selection() -> None:
     ("given", "message"),
     [
         ({"queries": "some"}, "a number of queries from 1 to 1,000,000, got 'some', in selection.queries"),
-            {"queries": "some"},
-            "every, final, or a number of queries from 1 to 1,000,000, got 'some', in selection.queries",
-        ),
         ({"queries": 0}, "a number of queries from 1 to 1,000,000, got 0, in selection.queries"),
         ({"rankings": ("attention", "norm")}, "the name of a ranking, got 'norm', in selection.rankings"),
         ({"sinks": ()}, "some of included, excluded, each once, got none, in selection.sinks"),
