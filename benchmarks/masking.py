@@ -34,9 +34,9 @@ CORES = len(os.sched_getaffinity(0))
 def prepare(text: str, runs: str, documents: int) -> str:
     """Capture the windows into `runs`; returns the capture's id."""
     from tasks.capture.finish import finish_capture, request_capture
-    from tasks.capture.key import CaptureSettings
     from tasks.capture.plan import prepare_capture
     from tasks.capture.run import capture_shards, shards_left
+    from tasks.capture.settings import CaptureSettings
 
     capture = prepare_capture(CaptureSettings(MODEL, (text,), window=WINDOW, max_documents=documents), runs)
     request_capture(runs, capture)

@@ -35,9 +35,9 @@ GOAL_MILLISECONDS, GOAL_RATIO = 30, 8
 def prepare(text: str, runs: str, layers: str) -> str:
     """Capture one window into `runs`; returns the capture's id."""
     from tasks.capture.finish import finish_capture, request_capture
-    from tasks.capture.key import CaptureSettings
     from tasks.capture.plan import prepare_capture
     from tasks.capture.run import capture_shards, shards_left
+    from tasks.capture.settings import CaptureSettings
 
     kept = {"layers": layers, "keep": "value", "attention": "stored"}
     settings = CaptureSettings(MODEL, (text,), window=WINDOW, max_documents=1, bos="never", **kept)

@@ -32,9 +32,9 @@ STAGE = "contributions"
 def prepare(text: str, runs: str) -> str:
     """Capture the windows into `runs`; returns the capture's id."""
     from tasks.capture.finish import finish_capture, request_capture
-    from tasks.capture.key import CaptureSettings
     from tasks.capture.plan import prepare_capture
     from tasks.capture.run import capture_shards, shards_left
+    from tasks.capture.settings import CaptureSettings
 
     settings = CaptureSettings(MODEL, (text,), window=WINDOW, max_documents=DOCUMENTS, bos="never", attention="stored")
     capture = prepare_capture(settings, runs)

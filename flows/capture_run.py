@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from prefect import flow
 
-from flows.config import CaptureConfig
 from flows.engine import use_all_cores
 from flows.outcome import Outcome, StageDone, remember
 from flows.progress import work
@@ -13,13 +12,14 @@ from tasks.capture.describe import describe_once
 from tasks.capture.finish import request_capture
 from tasks.capture.folder import Prepared
 from tasks.capture.plan import prepare_capture
+from tasks.capture.settings import CaptureSettings
 
 _ONE_DEVICE = 1
 """Shards of a capture are worked on one after the other: the device, or all cores, belong to the one under way."""
 
 
 @flow(name="capture", task_runner=threads(_ONE_DEVICE), persist_result=False, retries=0)
-def capture_run(capture: CaptureConfig = CaptureConfig(), runs: str = "runs") -> Outcome:  # noqa: B008 - frozen
+def capture_run(capture: CaptureSettings = CaptureSettings(), runs: str = "runs") -> Outcome:  # noqa: B008 - frozen
     """Capture a model's attention, values and hidden states over a corpus.
 
     Args:
@@ -28,7 +28,7 @@ def capture_run(capture: CaptureConfig = CaptureConfig(), runs: str = "runs") ->
 
     Raises UsageError, CorpusError or ModelError before any work; IncompleteRun where some shards failed.
     """
-    described = describe_once(capture.settings(), work)
+    described = describe_once(capture, work)
     with work(*described.extent()):
         name = prepare_capture(described, runs)
     request_capture(runs, name)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from flows.config import CaptureConfig, Config
+from flows.config import Config
 from storage.errors import CorpusError, UnknownName, UsageError
 from tasks.capture.kept import Chosen
+from tasks.capture.settings import CaptureSettings, usage_error
 from tasks.stages.parameters import stage_parameters
 from tasks.stages.registry import default_stages, stage, stages
 from tasks.stages.requirements import require_kinds
@@ -137,10 +137,10 @@ def check_stages(config: Config, where: str) -> None:
             )
 
 
-def require_kept(capture: CaptureConfig, names: Iterable[str]) -> None:
+def require_kept(capture: CaptureSettings, names: Iterable[str]) -> None:
     """UsageError unless a capture of this configuration keeps what these stages read, CorpusError unless its corpus is
     what they are about: it must not run in vain."""
-    offered = Chosen.of(asdict(capture.settings())).offered()
+    offered = Chosen.of(capture.model_dump()).offered()
     for name in names:
         require_kinds(stage(name), offered, "this capture")
         if (require := stage(name).require_corpus) is not None:
@@ -149,17 +149,15 @@ def require_kept(capture: CaptureConfig, names: Iterable[str]) -> None:
 
 def _validated(content: Mapping[str, Any], where: str) -> Config:
     try:
-        config = Config.model_validate(content)
+        return Config.model_validate(content)
     except ValidationError as error:
         raise _readable(error, where) from error
-    config.capture.settings()
-    return config
 
 
 def _readable(error: ValidationError, where: str) -> UsageError:
     """The first thing that does not fit, as a message that names the setting."""
     first = error.errors()[0]
-    if isinstance(own := first.get("ctx", {}).get("error"), UsageError):
+    if (own := usage_error(error)) is not None:
         return own
     *outer, name = [str(part) for part in first["loc"]]
     section = ".".join(outer)

@@ -8,12 +8,12 @@ from prefect import flow
 from pydantic import NonNegativeInt, PositiveInt
 
 from flows.capture_run import capture_run
-from flows.config import CaptureConfig
 from flows.config_file import require_kept
 from flows.outcome import Outcome
 from flows.progress import waiting
 from flows.stage_run import stage_run
 from flows.steps import STOPPING, check_tables_step, threads
+from tasks.capture.settings import CaptureSettings
 from tasks.stages.parameters import stage_parameters
 from tasks.stages.registry import default_stages
 from tasks.stages.registry import stage as declared
@@ -21,7 +21,7 @@ from tasks.stages.registry import stage as declared
 
 @flow(name="full-run", task_runner=threads(1), persist_result=False, retries=0)
 def full_run(
-    capture: CaptureConfig = CaptureConfig(),  # noqa: B008 - frozen
+    capture: CaptureSettings = CaptureSettings(),  # noqa: B008 - frozen
     stages: list[str] | None = None,
     parameters: dict[str, dict[str, Any]] | None = None,
     runs: str = "runs",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from flows import engine
 from flows.captures import pick_capture
@@ -22,15 +22,6 @@ WITH_MODEL, WITHOUT_MODEL = ("torch", "transformers.modeling_utils"), ("torch",)
 """What a flow will import, which takes seconds: done while Prefect's API starts."""
 
 Result = TypeVar("Result")
-_CAPTURE_OPTIONS = (
-    *("model", "corpus", "field", "window", "stride", "max_documents", "deduplicate", "bos"),
-    *("dtype", "store_dtype", "attention", "layers", "heads", "positions", "keep", "padding", "device"),
-)
-
-
-def capture_options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a capture among a command's, as the configuration names them."""
-    return {name: given[name] or None if name == "corpus" else given[name] for name in _CAPTURE_OPTIONS}
 
 
 def runs_folder(given: str | None) -> str:

@@ -8,12 +8,13 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from flows import options as o
+from flows.capture_options import CaptureOptions, with_capture_options
 from flows.captures import Standing, described, pick_capture, standings
 from flows.checks import check_tables, checks_told
 from flows.config_file import configure
 from flows.console import FAILED, INCOMPLETE, answering, output, plain
 from flows.progress import display_for, shown_by, work
-from flows.session import add_place, capture_options, runs_folder
+from flows.session import add_place, runs_folder
 from flows.summary import capped
 from storage.errors import StoreError, UnknownName
 from storage.filesystem import open_runs
@@ -26,25 +27,11 @@ if TYPE_CHECKING:
 
 
 @answering
+@with_capture_options()
 def plan(
     config: o.ConfigFile = None,
-    model: o.Model = None,
-    corpus: o.Corpus = None,
-    field: o.Field = None,
-    window: o.Window = None,
-    stride: o.Stride = None,
-    max_documents: o.MaxDocuments = None,
-    deduplicate: o.Deduplicate = None,
-    bos: o.Bos = None,
-    dtype: o.DType = None,
-    store_dtype: o.StoreDType = None,
-    attention: o.Attention = None,
-    layers: o.Layers = None,
-    heads: o.Heads = None,
-    positions: o.Positions = None,
-    keep: o.Keep = None,
-    padding: o.Padding = None,
-    device: o.Device = None,
+    *,
+    options: CaptureOptions,
     runs: o.Runs = None,
     as_json: o.Json = False,
     verbose: o.Verbose = False,
@@ -53,10 +40,10 @@ def plan(
     from tasks.capture.describe import describe_once
     from tasks.capture.plan import plan_capture, smaller
 
-    chosen = configure(config, {"capture": capture_options(locals()), "run": {"runs": runs}}, ())
+    chosen = configure(config, {"capture": options, "run": {"runs": runs}}, ())
     out = output()
     with shown_by(display_for(out.errors)):
-        described = describe_once(chosen.capture.settings(), work)
+        described = describe_once(chosen.capture, work)
         with work(*described.extent()):
             planned = plan_capture(described, chosen.run.runs)
     left_out = ", ".join(f"{n:,} {why.replace('_', ' ')}" for why, n in planned.left_out.items() if n)

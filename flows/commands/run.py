@@ -8,12 +8,13 @@ from typing import Annotated, Any
 import typer
 
 from flows import options as o
+from flows.capture_options import CaptureOptions, with_capture_options
 from flows.captures import pick_capture
 from flows.config import Config
 from flows.config_file import chosen_stages, configure, require_kept, stage_changes
 from flows.console import answering, output
 from flows.progress import work
-from flows.session import WITH_MODEL, WITHOUT_MODEL, capture_options, run_flow, runs_folder, tell_work
+from flows.session import WITH_MODEL, WITHOUT_MODEL, run_flow, runs_folder, tell_work
 from flows.summary import tell_account, tell_found, tell_next, tell_place
 from storage.errors import UnknownName
 from tasks.capture.folder import Prepared
@@ -24,25 +25,11 @@ from tasks.stages.requirements import require_captured
 
 
 @answering
+@with_capture_options()
 def run(
     config: o.ConfigFile = None,
-    model: o.Model = None,
-    corpus: o.Corpus = None,
-    field: o.Field = None,
-    window: o.Window = None,
-    stride: o.Stride = None,
-    max_documents: o.MaxDocuments = None,
-    deduplicate: o.Deduplicate = None,
-    bos: o.Bos = None,
-    dtype: o.DType = None,
-    store_dtype: o.StoreDType = None,
-    attention: o.Attention = None,
-    layers: o.Layers = None,
-    heads: o.Heads = None,
-    positions: o.Positions = None,
-    keep: o.Keep = None,
-    padding: o.Padding = None,
-    device: o.Device = None,
+    *,
+    options: CaptureOptions,
     runs: o.Runs = None,
     stages: o.Stages = None,
     set_: o.Set = None,
@@ -52,11 +39,10 @@ def run(
     verbose: o.Verbose = False,
 ) -> None:
     """Capture, do the stages, check, and tell what was found. Needs no arguments: the sample model and text."""
-    given = locals()
     chosen = configure(
         config,
         {
-            "capture": capture_options(given),
+            "capture": options,
             "run": {"runs": runs, "stages": stages, "seed": seed, "workers": workers},
         },
         set_ or (),
@@ -79,41 +65,23 @@ def run(
 
     outcome = run_flow(flow, chosen.run.runs, lambda: _prepare(chosen))
     tell_work(outcome)
-    own = config is not None or max_documents is not None
+    own = config is not None or options["max_documents"] is not None
     tell_account(chosen.run.runs, outcome, None if own else chosen.capture.max_documents)
     tell_place(chosen.run.runs, outcome.capture)
     tell_next(chosen.run.runs, outcome.capture)
 
 
 @answering
+@with_capture_options(required=("model", "corpus"))
 def capture(
-    model: Annotated[str, typer.Option("--model", help="sample, smollm2-135m, a folder, a .gguf file, or a hub id.")],
-    corpus: Annotated[
-        list[str],
-        typer.Option("--corpus", help="Files of text or images, folders or globs; python-topics. Repeatable."),
-    ],
-    field: o.Field = None,
-    window: o.Window = None,
-    stride: o.Stride = None,
-    max_documents: o.MaxDocuments = None,
-    deduplicate: o.Deduplicate = None,
-    bos: o.Bos = None,
-    dtype: o.DType = None,
-    store_dtype: o.StoreDType = None,
-    attention: o.Attention = None,
-    layers: o.Layers = None,
-    heads: o.Heads = None,
-    positions: o.Positions = None,
-    keep: o.Keep = None,
-    padding: o.Padding = None,
-    device: o.Device = None,
+    *,
+    options: CaptureOptions,
     runs: o.Runs = None,
     as_json: o.Json = False,
     verbose: o.Verbose = False,
 ) -> None:
     """Capture a model over a corpus into an activation store."""
-    given = locals()
-    chosen = configure("everything", {"capture": capture_options(given), "run": {"runs": runs}}, ())
+    chosen = configure("everything", {"capture": options, "run": {"runs": runs}}, ())
 
     def flow() -> Any:
         from flows.capture_run import capture_run
@@ -132,7 +100,7 @@ def _prepare(chosen: Config) -> Sequence[str]:
 
     if chosen.capture.device not in ("auto", "cpu"):
         pick_device(chosen.capture.device)  # it loads torch, which is needed anyway
-    described = describe_once(chosen.capture.settings(), work)
+    described = describe_once(chosen.capture, work)
     with work(*described.extent()):
         capture = prepare_capture(described, chosen.run.runs)
     return WITH_MODEL if Prepared.open(chosen.run.runs, capture).shards_left() else WITHOUT_MODEL

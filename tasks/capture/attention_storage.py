@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ from tasks.capture.kept import ATTENTION_KINDS, Chosen
 from tasks.models.rebuild_support import why_not
 
 if TYPE_CHECKING:
-    from tasks.capture.key import CaptureSettings
+    from tasks.capture.settings import CaptureSettings
 
 SAMPLE = 1024
 """Documents that decide, the corpus's first: the rest is like them, and a large corpus is not cut twice."""
@@ -25,7 +24,7 @@ def held_against(settings: CaptureSettings, shape: ConfigShape, window: int) -> 
 
     UsageError, naming it, for a layer, head or position that the model and its window do not have.
     """
-    chosen, nothing = Chosen.of(asdict(settings)), dict[str, Any]()
+    chosen, nothing = Chosen.of(settings.model_dump()), dict[str, Any]()
     for name, numbers, n in (("layers", chosen.layers, shape.n_layers), ("heads", chosen.heads, shape.n_heads)):
         if numbers is not None and numbers[-1] >= n:
             raise UsageError(f"{name} from 0 to {n - 1}", got=str(numbers[-1]), where=name)
@@ -42,7 +41,7 @@ def held_against(settings: CaptureSettings, shape: ConfigShape, window: int) -> 
             raise UsageError(expected, got=repr(settings.positions), where="positions")
         if positions.all_of(window):
             nothing["positions"] = None
-    return replace(settings, **nothing)
+    return settings.changed(**nothing)
 
 
 def way_for(

@@ -14,7 +14,7 @@ from tasks.models.sources import ModelSource, model_size, read_config, resolve
 from tasks.progress import DIGEST
 
 if TYPE_CHECKING:
-    from tasks.capture.key import CaptureSettings
+    from tasks.capture.settings import CaptureSettings
 
 Shown = Callable[[str, float, str], AbstractContextManager[None]]
 """What shows work of a kind, so much in all, in a unit."""

@@ -6,7 +6,7 @@ Loads neither torch nor Prefect, so that `theodolite plan` answers at once.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,6 +15,7 @@ from storage.filesystem import Filesystem, free_bytes_at, open_runs
 from storage.layout import Layout, under
 from storage.manifest import FileRecord, Manifest
 from tasks.capture.attention_storage import SAMPLE, held_against, way_for
+from tasks.capture.batches import group_by_tokens
 from tasks.capture.corpus import Documents, Reading, reading_of
 from tasks.capture.cost import (
     ConfigShape,
@@ -26,8 +27,9 @@ from tasks.capture.cost import (
 from tasks.capture.documents import DOCUMENTS, read_windows, record_of, write_windows
 from tasks.capture.folder import Prepared
 from tasks.capture.kept import Chosen
-from tasks.capture.key import CaptureIdentity, CaptureSettings, blocks, capture_identity, package_versions
+from tasks.capture.key import CaptureIdentity, capture_identity, package_versions
 from tasks.capture.memory import batch_tokens, likely_device, memory_of
+from tasks.capture.settings import CaptureSettings
 from tasks.corpora.files import CorpusFile, expand, files_digest
 from tasks.corpora.streams import CORPUS
 from tasks.models.rebuild_support import require_rebuildable, why_not
@@ -136,9 +138,9 @@ def _resolved(
             seen.append(len(document.token_ids))
             yield seen[-1]
 
-    way = way_for(config, shape, Chosen.of(asdict(settings)), settings.dtype, window, lengths())
+    way = way_for(config, shape, Chosen.of(settings.model_dump()), settings.dtype, window, lengths())
     whole = bool(seen) and len(seen) < SAMPLE
-    settings = _sized(replace(settings, attention=way), shape, window)
+    settings = _sized(settings.changed(attention=way), shape, window)
     return settings, (seen, documents[0].left_out) if whole else None
 
 
@@ -146,23 +148,23 @@ def _sized(settings: CaptureSettings, shape: ConfigShape, window: int) -> Captur
     """The settings with the tokens of a batch and of a shard decided, where they are left to the memory."""
     batch = settings.batch_tokens
     if not batch:
-        chosen, device = Chosen.of(asdict(settings)), likely_device(settings.device)
+        chosen, device = Chosen.of(settings.model_dump()), likely_device(settings.device)
         batch = batch_tokens(shape, window, settings.dtype, settings.query_block, chosen, device)
-    return replace(settings, batch_tokens=batch, shard_tokens=settings.shard_tokens or max(_SHARD, batch))
+    return settings.changed(batch_tokens=batch, shard_tokens=settings.shard_tokens or max(_SHARD, batch))
 
 
 def _attention_bytes(
     settings: CaptureSettings, config: dict[str, Any], shape: ConfigShape, lengths: list[int]
 ) -> dict[str, int]:
-    sizes = attention_bytes(shape, lengths, Chosen.of(asdict(settings)))
+    sizes = attention_bytes(shape, lengths, Chosen.of(settings.model_dump()))
     return sizes if why_not(config) is None else {"stored": sizes["stored"]}
 
 
 def _plan(described: Described, lengths: list[int], left_out: dict[str, int], free: int) -> CapturePlan:
     settings, shape = described.settings, described.shape
-    chosen = Chosen.of(asdict(settings))
+    chosen = Chosen.of(settings.model_dump())
     kinds = stored_bytes(shape, lengths, chosen)
-    batches = blocks(lengths, settings.batch_tokens, padded=True)
+    batches = group_by_tokens(lengths, settings.batch_tokens, padded=True)
     peak = max(memory_peak(shape, lengths, b, settings.dtype, settings.query_block, chosen) for b in batches)
     total, device = sum(kinds.values()), likely_device(settings.device)
     return CapturePlan(
@@ -174,7 +176,7 @@ def _plan(described: Described, lengths: list[int], left_out: dict[str, int], fr
         n_docs=len(lengths),
         n_tokens=sum(lengths),
         left_out=left_out,
-        shards=len(blocks(lengths, settings.shard_tokens, padded=False)),
+        shards=len(group_by_tokens(lengths, settings.shard_tokens, padded=False)),
         attention=settings.attention,
         attention_bytes=_attention_bytes(settings, described.config, shape, lengths),
         bytes_by_kind=kinds,
@@ -265,7 +267,7 @@ def _prepared(fs: Filesystem, manifest: Manifest, described: Described) -> bool:
 
 def _settings(described: Described) -> dict[str, Any]:
     """The settings as JSON keeps them, with the window and stride that hold."""
-    settings = asdict(described.settings)
+    settings = described.settings.model_dump()
     window, stride = described.window, settings["stride"]
     return {**settings, "corpus": list(settings["corpus"]), "window": window, "stride": stride or window}
 
@@ -280,7 +282,7 @@ def _capture_record(described: Described, plan: CapturePlan, lengths: list[int])
         "model_config": described.config,
         "model_at": on_disk(settings.model),
         "lengths": lengths,
-        "shards": blocks(lengths, settings.shard_tokens, padded=False),
+        "shards": group_by_tokens(lengths, settings.shard_tokens, padded=False),
         "left_out": plan.left_out,
         "created_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": package_versions(),

@@ -13,9 +13,9 @@ from storage.errors import ModelError
 from storage.layout import under
 from storage.manifest import placed
 from storage.tensors import Chunk, ShardWriter, StoreShape, model_moves, write_model
+from tasks.capture.batches import group_by_tokens
 from tasks.capture.folder import Prepared
 from tasks.capture.kept import Chosen
-from tasks.capture.key import blocks
 from tasks.capture.model import captured_model
 from tasks.capture.pipeline import Pipeline
 from tasks.capture.plan import read_windows
@@ -139,7 +139,7 @@ def _capture(
         token_ids.append(windows["token_ids"][doc].values.to_numpy())
         inputs.append(windows.inputs(doc))
     folder = f"{staging}/shard"
-    batches = blocks([len(t) for t in token_ids], prepared.settings["batch_tokens"], padded=True)
+    batches = group_by_tokens([len(t) for t in token_ids], prepared.settings["batch_tokens"], padded=True)
     writer = ShardWriter(prepared.fs, folder, shape)
     nll: list[np.ndarray] = []
     with _pipeline(writer, loaded) as pipeline:

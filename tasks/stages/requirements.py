@@ -9,9 +9,9 @@ from storage.errors import CorpusError, UsageError
 from storage.kept_parts import ALL_HEADS, ALL_POSITIONS
 from tasks.capture.folder import Prepared
 from tasks.capture.kept import Chosen
-from tasks.capture.key import stage_key
 from tasks.run_record import StageRun
 from tasks.stages.contract import Stage
+from tasks.stages.key import stage_key
 from tasks.stages.parameters import stage_parameters
 
 if TYPE_CHECKING:

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Self
 from storage import layout
 from storage.errors import IncompleteRun
 from tasks.capture.folder import Prepared
-from tasks.capture.key import stage_key
 from tasks.run_record import StageRun, mark, request
 from tasks.shard import PartResult
 from tasks.stages.checkpoints import Checkpoints, forget
 from tasks.stages.contract import DOCUMENTS, Stage, StageContext
+from tasks.stages.key import stage_key
 from tasks.stages.parameters import stage_parameters
 from tasks.stages.parts import PartRows, keep_partial, progress_of, publish_part, read_partial
 from tasks.stages.registry import stage

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from storage.store_reader import DocumentLayer
 from storage.triangles import unpack
-from tasks.capture.key import blocks
+from tasks.capture.batches import group_by_tokens
 from tasks.capture.model import captured_model
 from tasks.corpora.continuations import Item
 from tasks.kernels.visibility import Visibility
@@ -108,7 +108,7 @@ class ChoicePasses:
         """(document, layer) → the residual stream (T, D) where a replay begins; and each document's loss per token."""
         residuals: dict[tuple[int, int], Tensor] = {}
         losses: list[np.ndarray] = []
-        for batch in blocks([len(ids) for ids in documents], self._replay.batch_tokens, padded=True):
+        for batch in group_by_tokens([len(ids) for ids in documents], self._replay.batch_tokens, padded=True):
             ids = [documents[d] for d in batch]
 
             def emit(

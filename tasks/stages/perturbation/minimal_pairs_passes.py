@@ -13,7 +13,7 @@ import numpy as np
 from torch import Tensor
 
 from storage.keys import seed_for
-from tasks.capture.key import blocks
+from tasks.capture.batches import group_by_tokens
 from tasks.capture.model import captured_model
 from tasks.corpora.pairs import EncodedPair
 from tasks.models.interventions import Condition
@@ -104,7 +104,7 @@ class PairPasses:
         ids = [pairs[at].sentences[side] for at, side in places]
         residuals: dict[tuple[int, int], dict[int, Tensor]] = {place: {} for place in places}
         found = np.full((len(pairs), 2), np.nan)
-        for batch in blocks([len(one) for one in ids], self._replay.batch_tokens, padded=True):
+        for batch in group_by_tokens([len(one) for one in ids], self._replay.batch_tokens, padded=True):
             of_batch = [ids[d] for d in batch]
 
             def emit(

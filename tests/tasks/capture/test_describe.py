@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tasks.capture.describe import describe_once
-from tasks.capture.key import CaptureSettings
+from tasks.capture.settings import CaptureSettings
 from tasks.models.sources import model_size, resolve
 from tasks.progress import DIGEST, Progress, listening
 
@@ -57,5 +56,5 @@ def test_what_changed_is_described_anew(settings: CaptureSettings) -> None:
     assert text.stat().st_size == size
     second = describe_once(settings, watch)
     assert second.identity.key != first.identity.key
-    assert describe_once(replace(settings, window=24), watch).window == 24
+    assert describe_once(settings.changed(window=24), watch).window == 24
     assert len(watch.announced) == 3

@@ -15,8 +15,8 @@ from storage.layout import Layout
 from storage.manifest import FileRecord
 from tasks.capture import documents
 from tasks.capture.documents import DOCUMENTS, Windows, read_windows, record_of, write_windows
-from tasks.capture.key import CaptureSettings
 from tasks.capture.plan import describe, plan_capture, prepare_capture
+from tasks.capture.settings import CaptureSettings
 from tasks.corpora.files import expand
 from tasks.corpora.streams import CORPUS
 from tasks.corpora.windows import Document

@@ -16,8 +16,8 @@ from storage.layout import Layout
 from storage.tables import read_table
 from tasks.capture.finish import capture_run_record
 from tasks.capture.folder import Prepared
-from tasks.capture.key import CaptureSettings
 from tasks.capture.plan import describe, plan_capture, read_windows
+from tasks.capture.settings import CaptureSettings
 from tasks.capture.verify_sample import rerun_sample
 from tests.tasks.capture import made_captures
 from tests.tasks.capture.made_captures import Made, make

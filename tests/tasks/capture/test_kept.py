@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import pytest
 import torch
 
 from flows.checks import check_tables, require
-from flows.config import CaptureConfig
 from storage.errors import ModelError, UnknownName, UsageError
 from storage.filesystem import open_runs
 from storage.store_shape import AXES
@@ -22,8 +20,8 @@ from tasks.capture.attention_storage import SAMPLE, way_for
 from tasks.capture.cost import ConfigShape, attention_bytes, stored_bytes
 from tasks.capture.folder import Prepared
 from tasks.capture.kept import KINDS, Chosen
-from tasks.capture.key import CaptureSettings
 from tasks.capture.plan import plan_capture, prepare_capture
+from tasks.capture.settings import CaptureSettings
 from tasks.models import rebuild_support as rebuildable
 from tasks.models.sources import read_config, resolve
 from tasks.stages.run import finish_stage, prepare_stage, run_stage_shards, stage_parts_left
@@ -148,7 +146,7 @@ def test_a_stage_says_what_the_store_lacks(captured: Captured, changes: dict[str
 def test_the_same_choice_has_the_same_key_and_the_default_the_old_one(base: CaptureSettings, tmp_path: Path) -> None:
     def ingredients(**changes: Any) -> dict[str, Any]:
         runs = str(tmp_path)
-        return Prepared.open(runs, prepare_capture(replace(base, **changes), runs)).record["ingredients"]
+        return Prepared.open(runs, prepare_capture(base.changed(**changes), runs)).record["ingredients"]
 
     plain = ingredients()
     assert "layers" not in plain and "keep" not in plain and plain["attention"] == "stored"
@@ -163,21 +161,21 @@ def test_the_same_choice_has_the_same_key_and_the_default_the_old_one(base: Capt
 
 
 def test_the_plan_shows_both_ways_and_auto_takes_the_smaller(base: CaptureSettings, tmp_path: Path) -> None:
-    short, long = (replace(base, window=w, attention="auto") for w in (8, 128))
+    short, long = (base.changed(window=w, attention="auto") for w in (8, 128))
     for settings, way in ((short, "stored"), (long, "rebuilt")):
         plan = plan_capture(settings, str(tmp_path))
         assert plan.attention == way == min(plan.attention_bytes, key=lambda w: plan.attention_bytes[w])
         kinds = {"stored": {"attention"}, "rebuilt": {"query", "key"}}[way]
         assert sum(plan.bytes_by_kind[kind] for kind in kinds) == plan.attention_bytes[way]
-        assert plan.key == plan_capture(replace(settings, attention=way), str(tmp_path)).key
-    plans = [plan_capture(replace(base, window=128, attention=way), str(tmp_path)) for way in ("stored", "rebuilt")]
+        assert plan.key == plan_capture(settings.changed(attention=way), str(tmp_path)).key
+    plans = [plan_capture(base.changed(window=128, attention=way), str(tmp_path)) for way in ("stored", "rebuilt")]
     two = 2 * 3 * 8 * (128 * 129 // 2) * 4  # triangles of two documents, padded to one length: not held if rebuilt
     assert plans[0].memory_peak_bytes - plans[1].memory_peak_bytes == two
-    assert "attention" not in plan_capture(replace(base, attention="none"), str(tmp_path)).bytes_by_kind
+    assert "attention" not in plan_capture(base.changed(attention="none"), str(tmp_path)).bytes_by_kind
 
 
 def test_auto_asks_for_no_more_lengths_than_decide(base: CaptureSettings, tmp_path: Path) -> None:
-    assert base.attention == CaptureConfig().attention == "auto"
+    assert base.attention == CaptureSettings().attention == "auto"
     shape = ConfigShape.of(read_config(resolve("sample")), "sample")
 
     def way(window: int, lengths: Iterable[int], dtype: str = "float32", **settings: str) -> str:
@@ -226,12 +224,12 @@ def test_choices_that_cannot_be_are_refused(
     base: CaptureSettings, changes: dict[str, str], kind: type[Exception], message: str
 ) -> None:
     with pytest.raises(kind, match=message):
-        replace(base, **changes)
+        base.changed(**changes)
 
 
 def test_layers_beyond_the_models_are_refused(base: CaptureSettings, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="layers from 0 to 5, got 9, in layers"):
-        plan_capture(replace(base, layers="2,7-9"), str(tmp_path))
+        plan_capture(base.changed(layers="2,7-9"), str(tmp_path))
 
 
 def test_a_family_that_cannot_be_rebuilt_is_refused_before_any_work(
@@ -239,9 +237,9 @@ def test_a_family_that_cannot_be_rebuilt_is_refused_before_any_work(
 ) -> None:
     monkeypatch.setitem(rebuildable._WHY, "gpt_neox", rebuildable._DISTANCE)
     with pytest.raises(ModelError, match=r"rebuilt from query and key, got 'gpt_neox': ALiBi adds .*, in sample"):
-        prepare_capture(replace(base, attention="rebuilt"), str(tmp_path / "runs"))
+        prepare_capture(base.changed(attention="rebuilt"), str(tmp_path / "runs"))
     assert not (tmp_path / "runs").exists()
-    plan = plan_capture(replace(base, attention="auto", window=128), str(tmp_path))
+    plan = plan_capture(base.changed(attention="auto", window=128), str(tmp_path))
     assert plan.attention == "stored" and set(plan.attention_bytes) == {"stored"}
 
 

@@ -20,8 +20,8 @@ from storage.tensors import ActivationStore
 from tasks.capture.cost import ConfigShape, stored_bytes
 from tasks.capture.folder import Prepared
 from tasks.capture.kept import Chosen
-from tasks.capture.key import CaptureSettings
 from tasks.capture.plan import plan_capture, prepare_capture
+from tasks.capture.settings import CaptureSettings
 from tasks.capture.verify_sample import rerun_sample
 from tasks.stages.registry import stage
 from tasks.stages.requirements import require_kinds
@@ -185,7 +185,7 @@ def test_an_error_is_named_by_the_models_own_numbers(captured: Captured, monkeyp
 def test_the_same_choice_has_the_same_key(base: CaptureSettings, tmp_path: Path) -> None:
     def ingredients(**changes: Any) -> dict[str, Any]:
         runs = str(tmp_path)
-        return Prepared.open(runs, prepare_capture(replace(base, **changes), runs)).record["ingredients"]
+        return Prepared.open(runs, prepare_capture(base.changed(**changes), runs)).record["ingredients"]
 
     whole = ingredients()
     assert not {"heads", "positions"} & set(whole)
@@ -208,12 +208,12 @@ def test_parts_that_the_model_does_not_have_are_refused(
     base: CaptureSettings, tmp_path: Path, changes: dict[str, str], message: str
 ) -> None:
     with pytest.raises(UsageError, match=message):
-        plan_capture(replace(base, **changes), str(tmp_path))
+        plan_capture(base.changed(**changes), str(tmp_path))
 
 
 def test_the_plan_is_what_the_store_holds(captured: Captured, base: CaptureSettings, tmp_path: Path) -> None:
     for way in ("stored", "rebuilt"):
-        settings = replace(base, attention=way, **CHOICES)
+        settings = base.changed(attention=way, **CHOICES)
         planned = plan_capture(settings, str(tmp_path)).bytes_by_kind
         store = store_of(*captured(attention=way, **CHOICES))
         for kind in store.shape.dtypes:

@@ -6,7 +6,6 @@ import json
 import statistics
 import subprocess
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ import pytest
 from tasks.capture import memory
 from tasks.capture.cost import ConfigShape
 from tasks.capture.kept import Chosen
-from tasks.capture.key import CaptureSettings
+from tasks.capture.settings import CaptureSettings
 from tests.tasks.capture.made_captures import save_model
 
 GIB = 2**30
@@ -22,7 +21,7 @@ BODY = """
 import json, resource, sys
 from pathlib import Path
 from tasks.capture.run import capture_shards, shards_left, warm_up
-from tasks.capture.key import CaptureSettings
+from tasks.capture.settings import CaptureSettings
 from tasks.capture.plan import prepare_capture
 from benchmarks.harness import CLEAR, resident
 
@@ -58,7 +57,7 @@ def shape(**changes: int) -> ConfigShape:
 
 
 def way(attention: str) -> Chosen:
-    return Chosen.of(asdict(CaptureSettings("model", ("corpus.txt",), attention=attention)))
+    return Chosen.of(CaptureSettings("model", ("corpus.txt",), attention=attention).model_dump())
 
 
 def test_the_batch_shrinks_with_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,8 @@ from storage.layout import FINAL, Layout, shard_part
 from storage.manifest import FileRecord, Manifest, PartRecord
 from tasks.capture.finish import CAPTURE
 from tasks.capture.folder import Prepared
-from tasks.capture.key import CaptureSettings
 from tasks.capture.plan import prepare_capture
+from tasks.capture.settings import CaptureSettings
 from tasks.capture.verify import count_records, verify_capture
 
 DELETE = "Delete this file and run the same command again."
