@@ -27,6 +27,7 @@ def full_run(
     runs: str = "runs",
     seed: NonNegativeInt = 0,
     workers: PositiveInt | None = None,
+    prepared: str | None = None,
 ) -> Outcome:
     """Capture a model over a corpus, do the stages, and check the identities that their tables must hold.
 
@@ -37,6 +38,7 @@ def full_run(
         runs: the folder of runs.
         seed: the seed of everything that is drawn.
         workers: shards of a stage worked on at once; the cores by default.
+        prepared: the id of the capture, where the caller prepared it from the same settings.
 
     Raises UsageError, CorpusError or ModelError before any work; after every stage had its turn, the error of the first
     stage that failed, IncompleteRun where some of its shards did; ChecksFailed where an identity is broken.
@@ -46,7 +48,7 @@ def full_run(
         stage_of = declared(name)  # before any work: a wrong parameter, or line of a file, must not cost a capture
         stage_of.check_files(stage_parameters(stage_of, values))
     require_kept(capture, list(chosen))
-    captured = capture_run(capture, runs)
+    captured = capture_run(capture, runs, prepared)
     work = captured.work
     failed: Exception | None = None
     for name, values in chosen.items():

@@ -37,15 +37,12 @@ def plan(
     verbose: o.Verbose = False,
 ) -> int | None:
     """What a capture will be and cost: bytes, operations, memory. Takes what `run` takes; nothing is captured."""
-    from tasks.capture.describe import describe_once
     from tasks.capture.plan import plan_capture, smaller
 
     chosen = configure(config, {"capture": options, "run": {"runs": runs}}, ())
     out = output()
     with shown_by(display_for(out.errors)):
-        described = describe_once(chosen.capture, work)
-        with work(*described.extent()):
-            planned = plan_capture(described, chosen.run.runs)
+        planned = plan_capture(chosen.capture, chosen.run.runs, work)
     left_out = ", ".join(f"{n:,} {why.replace('_', ' ')}" for why, n in planned.left_out.items() if n)
     out.say(f"{planned.capture}: {planned.model} ({planned.family})")
     cap = capped(planned.n_docs, chosen.capture.max_documents)

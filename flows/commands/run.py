@@ -50,6 +50,13 @@ def run(
 
     require_kept(chosen.capture, chosen_stages(chosen))
 
+    prepared = ""
+
+    def first() -> Sequence[str]:
+        nonlocal prepared
+        prepared = _prepare(chosen)
+        return _modules(chosen.run.runs, prepared)
+
     def flow() -> Any:
         from flows.full_run import full_run
 
@@ -61,9 +68,10 @@ def run(
             chosen.run.runs,
             chosen.run.seed,
             chosen.run.workers,
+            prepared,
         )
 
-    outcome = run_flow(flow, chosen.run.runs, lambda: _prepare(chosen))
+    outcome = run_flow(flow, chosen.run.runs, first)
     tell_work(outcome)
     own = config is not None or options["max_documents"] is not None
     tell_account(chosen.run.runs, outcome, None if own else chosen.capture.max_documents)
@@ -83,27 +91,35 @@ def capture(
     """Capture a model over a corpus into an activation store."""
     chosen = configure("everything", {"capture": options, "run": {"runs": runs}}, ())
 
+    prepared = ""
+
+    def first() -> Sequence[str]:
+        nonlocal prepared
+        prepared = _prepare(chosen)
+        return _modules(chosen.run.runs, prepared)
+
     def flow() -> Any:
         from flows.capture_run import capture_run
 
-        return capture_run(chosen.capture, chosen.run.runs)
+        return capture_run(chosen.capture, chosen.run.runs, prepared)
 
-    outcome = run_flow(flow, chosen.run.runs, lambda: _prepare(chosen))
+    outcome = run_flow(flow, chosen.run.runs, first)
     tell_work(outcome)
     tell_place(chosen.run.runs, outcome.capture)
 
 
-def _prepare(chosen: Config) -> Sequence[str]:
-    """What the flow does first, done before it: a mistake in the model, the text or a setting is told at once."""
-    from tasks.capture.describe import describe_once
+def _prepare(chosen: Config) -> str:
+    """Prepare the capture before the flow starts: a mistake in the model, the text or a setting is reported at once."""
     from tasks.capture.plan import prepare_capture
 
     if chosen.capture.device not in ("auto", "cpu"):
         pick_device(chosen.capture.device)  # it loads torch, which is needed anyway
-    described = describe_once(chosen.capture, work)
-    with work(*described.extent()):
-        capture = prepare_capture(described, chosen.run.runs)
-    return WITH_MODEL if Prepared.open(chosen.run.runs, capture).shards_left() else WITHOUT_MODEL
+    return prepare_capture(chosen.capture, chosen.run.runs, work)
+
+
+def _modules(runs: str, capture: str) -> Sequence[str]:
+    """What the flow of a prepared capture will import."""
+    return WITH_MODEL if Prepared.open(runs, capture).shards_left() else WITHOUT_MODEL
 
 
 @answering

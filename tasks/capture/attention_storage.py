@@ -1,9 +1,8 @@
-"""What is chosen, held against the model: parts that it does not have, and `auto` decided. Loads no torch."""
+"""How attention is kept: choices compared with the model's sizes, and what decides `auto`. Loads no torch."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from itertools import islice
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from storage.errors import UsageError
@@ -19,8 +18,9 @@ SAMPLE = 1024
 """Documents that decide, the corpus's first: the rest is like them, and a large corpus is not cut twice."""
 
 
-def held_against(settings: CaptureSettings, shape: ConfigShape, window: int) -> CaptureSettings:
-    """The settings with choices that leave nothing out taken as none, so that their key is the same.
+def fit_to_model(settings: CaptureSettings, shape: ConfigShape, window: int) -> CaptureSettings:
+    """The settings, checked against the model; a choice that leaves nothing out becomes none, so that the key is the
+    same.
 
     UsageError, naming it, for a layer, head or position that the model and its window do not have.
     """
@@ -44,18 +44,22 @@ def held_against(settings: CaptureSettings, shape: ConfigShape, window: int) -> 
     return settings.changed(**nothing)
 
 
-def way_for(
-    config: Mapping[str, Any], shape: ConfigShape, chosen: Chosen, computed: str, window: int, lengths: Iterable[int]
-) -> str:
-    """stored or rebuilt: the smaller before compression over the first documents, stored where both are the same size.
+def stored_for_any_length(
+    config: Mapping[str, Any], shape: ConfigShape, chosen: Chosen, computed: str, window: int
+) -> bool:
+    """Whether attention is `stored` whatever the documents' lengths.
 
-    stored also for a family that cannot be rebuilt, and where query and key would be kept more coarsely than they were
-    computed: their rounding would move attention by more than its own would. lengths: of the documents, in tokens, of
-    which at most SAMPLE are asked for; none, where even a whole window is smaller stored.
+    So it is for a family that cannot be rebuilt; where query and key would be kept more coarsely than they were
+    computed, since their rounding would move attention by more than its own would; and where even a whole window is
+    smaller stored.
     """
-    if why_not(config) is not None or _rounds(chosen, computed) or _stored_at_most(shape, chosen, window):
-        return "stored"
-    sizes = attention_bytes(shape, list(islice(lengths, SAMPLE)), chosen)
+    return why_not(config) is not None or _rounds(chosen, computed) or _stored_at_most(shape, chosen, window)
+
+
+def smaller_storage(shape: ConfigShape, lengths: Sequence[int], chosen: Chosen) -> str:
+    """stored or rebuilt: the smaller before compression over documents of these lengths; stored where both are the same
+    size."""
+    sizes = attention_bytes(shape, list(lengths), chosen)
     return min(sizes, key=lambda way: sizes[way])
 
 

@@ -12,9 +12,9 @@ from storage.errors import IncompleteRun
 from storage.layout import FINAL
 from storage.tables import PartWriter, TableSpec
 from tasks.capture.corpus import reading_of
+from tasks.capture.documents import read_windows
 from tasks.capture.folder import Prepared
-from tasks.capture.plan import read_windows
-from tasks.capture.tables import CAPTURES, DOCUMENTS, HEADS, TOKENS
+from tasks.capture.tables import CAPTURES, DOCUMENT_ROWS, HEADS, TOKENS
 from tasks.models.families import family_of
 from tasks.models.loading import pick_device
 from tasks.models.sources import resolve
@@ -75,7 +75,7 @@ def _tables(prepared: Prepared, run: StageRun, staging: str) -> PartResult:
     nll = [store.shard(shard).nll(doc) for shard in store.shards for doc in store.documents(shard)]
     tables: list[tuple[TableSpec, Mapping[str, Any]]] = [
         (CAPTURES, _capture_columns(prepared, store)),
-        (DOCUMENTS, _document_columns(windows, token_ids, nll)),
+        (DOCUMENT_ROWS, _document_columns(windows, token_ids, nll)),
         (TOKENS, _token_columns(prepared, token_ids, nll)),
         (HEADS, _head_columns(store)),
     ]

@@ -14,11 +14,11 @@ from storage.layout import under
 from storage.manifest import placed
 from storage.tensors import Chunk, ShardWriter, StoreShape, model_moves, write_model
 from tasks.capture.batches import group_by_tokens
+from tasks.capture.documents import read_windows
 from tasks.capture.folder import Prepared
 from tasks.capture.kept import Chosen
 from tasks.capture.model import captured_model
 from tasks.capture.pipeline import Pipeline
-from tasks.capture.plan import read_windows
 from tasks.models.loading import LoadedModel
 from tasks.models.packing import Kept
 from tasks.models.rebuild import rebuild_of, sink_logits

@@ -14,9 +14,11 @@ from storage.errors import CorpusError, ModelError, UsageError
 from storage.filesystem import open_runs
 from storage.layout import Layout
 from storage.tables import read_table
+from tasks.capture.describe import describe
+from tasks.capture.documents import read_windows
 from tasks.capture.finish import capture_run_record
 from tasks.capture.folder import Prepared
-from tasks.capture.plan import describe, plan_capture, read_windows
+from tasks.capture.plan import plan_capture
 from tasks.capture.settings import CaptureSettings
 from tasks.capture.verify_sample import rerun_sample
 from tests.tasks.capture import made_captures

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -16,8 +17,9 @@ from storage.errors import ModelError, UnknownName, UsageError
 from storage.filesystem import open_runs
 from storage.store_shape import AXES
 from storage.tensors import ActivationStore
-from tasks.capture.attention_storage import SAMPLE, way_for
+from tasks.capture.attention_storage import smaller_storage, stored_for_any_length
 from tasks.capture.cost import ConfigShape, attention_bytes, stored_bytes
+from tasks.capture.describe import describe
 from tasks.capture.folder import Prepared
 from tasks.capture.kept import KINDS, Chosen
 from tasks.capture.plan import plan_capture, prepare_capture
@@ -174,27 +176,54 @@ def test_the_plan_shows_both_ways_and_auto_takes_the_smaller(base: CaptureSettin
     assert "attention" not in plan_capture(base.changed(attention="none"), str(tmp_path)).bytes_by_kind
 
 
-def test_auto_asks_for_no_more_lengths_than_decide(base: CaptureSettings, tmp_path: Path) -> None:
-    assert base.attention == CaptureSettings().attention == "auto"
+def test_auto_is_the_smaller_and_needs_no_lengths_where_stored_always_is() -> None:
     shape = ConfigShape.of(read_config(resolve("sample")), "sample")
 
-    def way(window: int, lengths: Iterable[int], dtype: str = "float32", **settings: str) -> str:
+    def storage(window: int, lengths: Sequence[int], dtype: str = "float32", **settings: str) -> str | None:
+        """None where the lengths decide nothing."""
         chosen = Chosen.of({"attention": "auto", "store_dtype": "float32", **settings})
-        return way_for({"model_type": "gpt_neox"}, shape, chosen, dtype, window, lengths)
+        if stored_for_any_length({"model_type": "gpt_neox"}, shape, chosen, dtype, window):
+            return None
+        return smaller_storage(shape, lengths, chosen)
 
-    long, asked = 4 * 16, iter(range(10**9))  # (T + 1) / 2 numbers a token and head against 2 × 16
-    assert (way(64, [long] * 9), way(long - 1, [long - 1] * 9)) == ("rebuilt", "stored")
-    assert way(long - 1, (next(asked) for _ in range(10**9))) == "stored" and next(asked) == 0
-    assert way(256, (next(asked) for _ in range(10**9))) == "rebuilt" and next(asked) == SAMPLE + 1
-    assert way(256, [*[20] * SAMPLE, *[256] * 10**4]) == "stored"
+    long = 4 * 16  # (T + 1) / 2 numbers a token and head against 2 × 16
+    assert (storage(64, [long] * 9), storage(long - 1, [long - 1] * 9)) == ("rebuilt", None)
+    assert (storage(256, [20] * 9), storage(256, [256] * 9)) == ("stored", "rebuilt")
     for store, dtype, expected in (
-        ("float16", "float32", "stored"),  # rounding queries and keys would move attention
+        ("float16", "float32", None),  # rounding queries and keys would move attention
         ("float16", "float16", "rebuilt"),  # there is nothing to round
-        ("float16,key=float32", "float32", "stored"),
+        ("float16,key=float32", "float32", None),
         ("value=float16", "bfloat16", "rebuilt"),
-        ("bfloat16", "float16", "stored"),
+        ("bfloat16", "float16", None),
     ):
-        assert way(256, [256] * 9, dtype, store_dtype=store) == expected, (store, dtype)
+        assert storage(256, [256] * 9, dtype, store_dtype=store) == expected, (store, dtype)
+
+
+@pytest.mark.parametrize(("n_more", "attention"), [(-1, "rebuilt"), (0, "stored")])
+def test_auto_reads_the_first_documents_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_more: int, attention: str
+) -> None:
+    """Short documents first: where they fill the sample, the long ones after them decide nothing, and are not read."""
+    monkeypatch.setattr("tasks.capture.describe.SAMPLE", 8)
+    read = []
+    lengths = [20] * (8 + n_more) + [256] * 40
+
+    class Stream:
+        left_out: ClassVar[dict[str, int]] = {}
+
+        def __iter__(self) -> Iterator[SimpleNamespace]:
+            for n in lengths:
+                read.append(n)
+                yield SimpleNamespace(token_ids=range(n))
+
+    monkeypatch.setattr("tasks.capture.corpus.TextReading.documents", lambda *_: Stream())
+    text = tmp_path / "t.txt"
+    text.write_text("Text.")
+    described = describe(CaptureSettings("sample", (str(text),), window=256))
+    assert described.settings.attention == attention and described.measured is None and read == lengths[:8]
+    del lengths[3:]
+    described = describe(CaptureSettings("sample", (str(text),), window=256))
+    assert described.measured is not None and described.measured.lengths == [20] * 3
 
 
 def test_estimates_of_chosen_parts_by_hand() -> None:

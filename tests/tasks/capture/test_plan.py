@@ -17,8 +17,9 @@ from storage.filesystem import LocalFolder, open_runs
 from storage.layout import Layout
 from storage.manifest import Manifest
 from tasks.capture.cost import ConfigShape, memory_peak, operations, parameters, stored_bytes
+from tasks.capture.documents import read_windows
 from tasks.capture.kept import Chosen
-from tasks.capture.plan import plan_capture, prepare_capture, read_windows
+from tasks.capture.plan import plan_capture, prepare_capture
 from tasks.capture.settings import CaptureSettings
 from tests.conftest import ROOT
 

@@ -12,8 +12,8 @@ import torch
 from storage.filesystem import open_runs
 from storage.layout import Layout
 from storage.warehouse import connect, run_sql
+from tasks.capture.documents import read_windows
 from tasks.capture.folder import Prepared
-from tasks.capture.plan import read_windows
 from tasks.corpora.windows import REPEATED, TOO_SHORT
 from tasks.stages.registry import tables
 from tests.tasks.capture.made_captures import BOS, LETTERS, Made, make, save_model
