@@ -130,7 +130,7 @@ def test_mistakes_are_named(tmp_path: Path, text: str, message: str) -> None:
 def test_wrong_parameter_value_is_named() -> None:
     with pytest.raises(UsageError, match=r"got .many., in contributions\.edges"):
         made(changes=["contributions.edges=many"])
-    with pytest.raises(UsageError, match="an integer of at least 1"):
+    with pytest.raises(UsageError, match="edges from 1 to 65,536, got 0"):
         made(changes=["contributions.edges=0"])
 
 
