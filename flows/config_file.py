@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from flows.config import Config
 from storage.errors import CorpusError, UnknownName, UsageError
-from tasks.capture.kept import Chosen
+from tasks.capture.kept import offered_by
 from tasks.capture.settings import CaptureSettings, usage_error
 from tasks.stages.parameters import stage_parameters
 from tasks.stages.registry import default_stages, stage, stages
@@ -140,7 +140,7 @@ def check_stages(config: Config, where: str) -> None:
 def require_kept(capture: CaptureSettings, names: Iterable[str]) -> None:
     """UsageError unless a capture of this configuration keeps what these stages read, CorpusError unless its corpus is
     what they are about: it must not run in vain."""
-    offered = Chosen.of(capture.model_dump()).offered()
+    offered = offered_by(capture.model_dump())
     for name in names:
         require_kinds(stage(name), offered, "this capture")
         if (require := stage(name).require_corpus) is not None:

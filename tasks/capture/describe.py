@@ -16,7 +16,7 @@ from tasks.capture.batch_size import batch_tokens, likely_device
 from tasks.capture.corpus import Documents, Reading, reading_of
 from tasks.capture.cost import ConfigShape
 from tasks.capture.documents import DOCUMENTS_WORK
-from tasks.capture.kept import Chosen
+from tasks.capture.kept import kept_of
 from tasks.capture.key import CaptureIdentity, capture_identity
 from tasks.capture.settings import CaptureSettings
 from tasks.corpora.files import CorpusFile, expand, files_digest
@@ -105,19 +105,19 @@ def _with_storage(
         require_rebuildable(config, settings.model)
     if settings.attention != "auto":
         return settings, None
-    chosen = Chosen.of(settings.model_dump())
-    if stored_for_any_length(config, shape, chosen, settings.dtype, window):
+    choices = settings.model_dump()
+    if stored_for_any_length(config, shape, choices, window):
         return settings.changed(attention="stored"), None
     documents = reading.documents(settings, window, files)
     lengths = [len(document.token_ids) for document in islice(documents, SAMPLE)]
     every = DocumentLengths(lengths, documents.left_out) if 0 < len(lengths) < SAMPLE else None
-    return settings.changed(attention=smaller_storage(shape, lengths, chosen)), every
+    return settings.changed(attention=smaller_storage(shape, lengths, choices)), every
 
 
 def _with_sizes(settings: CaptureSettings, shape: ConfigShape, window: int) -> CaptureSettings:
     """The settings with the tokens of a batch and of a shard decided, where they are left to the memory."""
     batch = settings.batch_tokens
     if not batch:
-        chosen, device = Chosen.of(settings.model_dump()), likely_device(settings.device)
-        batch = batch_tokens(shape, window, settings.dtype, settings.query_block, chosen, device)
+        kept, device = kept_of(settings.model_dump()), likely_device(settings.device)
+        batch = batch_tokens(shape, window, settings.dtype, settings.query_block, kept, device)
     return settings.changed(batch_tokens=batch, shard_tokens=settings.shard_tokens or max(_SHARD_TOKENS, batch))

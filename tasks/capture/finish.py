@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from storage.errors import IncompleteRun
+from storage.kept import DTYPES
 from storage.layout import FINAL
 from storage.tables import PartWriter, TableSpec
 from tasks.capture.corpus import reading_of
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from storage.tensors import ActivationStore, StoreShape
 
 CAPTURE = "capture"
-FROM_FINE_TO_COARSE = ("float32", "float16", "bfloat16")
 
 
 def capture_run_record(prepared: Prepared) -> StageRun:
@@ -192,5 +192,5 @@ def _store_dtypes(shape: StoreShape) -> dict[str, str]:
     """Every kept kind's dtype; attention that is rebuilt is as coarse as the coarser of query and key."""
     if shape.rebuild is None:
         return dict(shape.dtypes)
-    coarser = max((shape.dtypes[kind] for kind in ("query", "key")), key=FROM_FINE_TO_COARSE.index)
+    coarser = max((shape.dtypes[kind] for kind in ("query", "key")), key=list(DTYPES).index)
     return {**shape.dtypes, "attention": coarser}

@@ -19,7 +19,7 @@ from tasks.capture.cost import ConfigShape, attention_bytes, memory_peak, operat
 from tasks.capture.describe import Announce, CaptureDescription, DocumentLengths, announce_nothing, describe
 from tasks.capture.documents import DOCUMENTS_WORK, record_of, write_windows
 from tasks.capture.folder import Prepared
-from tasks.capture.kept import Chosen
+from tasks.capture.kept import kept_of
 from tasks.capture.key import package_versions
 from tasks.capture.settings import CaptureSettings
 from tasks.models.rebuild_support import why_not
@@ -63,16 +63,16 @@ class CapturePlan:
 def _attention_bytes(
     settings: CaptureSettings, config: dict[str, Any], shape: ConfigShape, lengths: list[int]
 ) -> dict[str, int]:
-    sizes = attention_bytes(shape, lengths, Chosen.of(settings.model_dump()))
+    sizes = attention_bytes(shape, lengths, settings.model_dump())
     return sizes if why_not(config) is None else {"stored": sizes["stored"]}
 
 
 def _plan(described: CaptureDescription, measured: DocumentLengths, free: int) -> CapturePlan:
     settings, shape, lengths = described.settings, described.shape, measured.lengths
-    chosen = Chosen.of(settings.model_dump())
-    kinds = stored_bytes(shape, lengths, chosen)
+    kept = kept_of(settings.model_dump(), gated=shape.gated)
+    kinds = stored_bytes(shape, lengths, kept)
     batches = group_by_tokens(lengths, settings.batch_tokens, padded=True)
-    peak = max(memory_peak(shape, lengths, b, settings.dtype, settings.query_block, chosen) for b in batches)
+    peak = max(memory_peak(shape, lengths, b, settings.dtype, settings.query_block, kept) for b in batches)
     total, device = sum(kinds.values()), likely_device(settings.device)
     return CapturePlan(
         capture=described.identity.capture,

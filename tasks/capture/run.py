@@ -16,11 +16,11 @@ from storage.tensors import Chunk, ShardWriter, StoreShape, model_moves, write_m
 from tasks.capture.batches import group_by_tokens
 from tasks.capture.documents import read_windows
 from tasks.capture.folder import Prepared
-from tasks.capture.kept import Chosen
+from tasks.capture.kept import kept_of
 from tasks.capture.model import captured_model
 from tasks.capture.pipeline import Pipeline
 from tasks.models.loading import LoadedModel
-from tasks.models.packing import Kept
+from tasks.models.packing import Packing
 from tasks.models.rebuild import rebuild_of, sink_logits
 from tasks.models.run import TapSettings, capture_batch, listen
 from tasks.progress import Progress, emit, waits
@@ -74,7 +74,8 @@ def warm_up(runs: str, capture: str) -> None:
 
 def store_shape(loaded: LoadedModel, settings: Mapping[str, Any]) -> StoreShape:
     """The shape of the store that this model fills under a capture's settings."""
-    a, chosen = loaded.anatomy, Chosen.of(settings)
+    a = loaded.anatomy
+    kept = kept_of(settings, sinks=a.kind.sinks is not None, gated=bool(a.gates))
     rebuild = None
     if settings["attention"] == "rebuilt":
         rebuild = rebuild_of(a, listen(loaded), loaded.dtype, loaded.name)
@@ -86,11 +87,11 @@ def store_shape(loaded: LoadedModel, settings: Mapping[str, Any]) -> StoreShape:
         streams=a.n_streams,
         d_value=a.d_value,
         causal=a.causal,
-        dtypes=chosen.dtypes(sinks=a.kind.sinks is not None, gated=bool(a.gates)),
+        dtypes=kept.dtypes,
         windows=a.windows,
-        kept=chosen.layers,
-        heads=chosen.heads,
-        positions=None if chosen.positions is None else str(chosen.positions),
+        kept=kept.layers,
+        heads=kept.heads,
+        positions=kept.positions,
         rebuild=rebuild,
         attended=a.attended if a.kind.hybrid else None,
         gated=bool(a.gates),
@@ -188,4 +189,4 @@ def _pipeline(writer: ShardWriter, loaded: LoadedModel) -> Pipeline[Chunk]:
 
 def _tap_settings(prepared: Prepared, shape: StoreShape) -> TapSettings:
     settings = prepared.settings
-    return TapSettings(settings["query_block"], settings["padding"], shape.dtypes, Kept.of(shape))
+    return TapSettings(settings["query_block"], settings["padding"], shape.dtypes, Packing.of(shape))

@@ -14,8 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, Valida
 from pydantic import field_validator as validates
 
 from storage.errors import UsageError
+from storage.kept import DTYPES
 from storage.numbers import Positions, number_set, written
-from tasks.capture.kept import DTYPES, OTHER_KINDS, WAYS, canonical_dtypes, canonical_kinds
+from tasks.capture.kept import OTHER_KINDS, WAYS, canonical_dtypes, canonical_kinds
 from tasks.models.loading import DEVICES
 
 InKey = Literal["value", "value if set", "other", "no"]
@@ -98,7 +99,7 @@ class CaptureSettings(BaseModel):
     bos: Annotated[str, Option()] = Field(
         "auto", description="A BOS token before each window: `auto` (as the tokenizer does), `always` or `never`"
     )
-    dtype: Annotated[str, Option(DTYPES)] = Field(
+    dtype: Annotated[str, Option(tuple(DTYPES))] = Field(
         "float32", description="What the model computes in: `float32`, `float16` or `bfloat16`"
     )
     store_dtype: Annotated[str, Option()] = Field(

@@ -151,8 +151,8 @@ def _hold_layer(
 
 def _own(reader: ShardReader, kind: str, doc: int) -> list[Sequence[int] | None]:
     """Along each axis of a kind the model's own numbers of the heads and queries that are kept; None for all."""
-    parts, length = reader.shape.parts, reader.lengths[reader.documents.index(doc)]
-    kept = {"head": parts.heads, "query": None if parts.positions is None else parts.rows(length)}
+    stored, length = reader.shape.stored, reader.lengths[reader.documents.index(doc)]
+    kept = {"head": stored.heads, "query": None if stored.positions is None else stored.rows(length)}
     return [kept.get(axis) for axis in _AXES[kind]]
 
 
@@ -184,7 +184,7 @@ def _rounded(reader: ShardReader, layer: int, doc: int) -> Tensor | None:
         return None
     query, key = (_stored(reader, layer, kind, doc) for kind in ("query", "key"))
     assert query is not None and key is not None
-    of_heads = key[:, shape.parts.serving(shape.n_heads_of("key"))]
+    of_heads = key[:, shape.serving("key")]
     dtypes = [getattr(torch, shape.dtypes[kind]) for kind in ("query", "key")]
     return rounding_bound(query, of_heads, shape.terms(layer, None), dtypes).unsqueeze(-1)
 

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, fields
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
-from storage.kept_parts import ALL_HEADS, ALL_POSITIONS
+from storage.kept import ALL_HEADS, ALL_POSITIONS
 from storage.table_checks import Completeness
 from storage.tables import TableSpec
 

@@ -18,7 +18,7 @@ from tasks.kernels.visibility import Visibility
 from tasks.models.after_attention import norms_after, output_scale
 from tasks.models.families import output_weights
 from tasks.models.interventions import Condition
-from tasks.models.packing import Kept
+from tasks.models.packing import Packing
 from tasks.models.replay import Start
 from tasks.models.run import TapSettings, capture_batch
 from tasks.replay import CapturedReplay
@@ -124,7 +124,7 @@ class ChoicePasses:
     def _captured(
         self, ids: Sequence[np.ndarray], kinds: frozenset[str], emit: Callable[[int, str, Tensor], None]
     ) -> list[np.ndarray]:
-        settings = TapSettings(query_block=self._replay.query_block, kept=Kept(kinds))
+        settings = TapSettings(query_block=self._replay.query_block, kept=Packing(kinds))
         return capture_batch(self._loaded, ids, settings, emit, range(len(ids)))
 
     def rankings(self, item: Item, seed: int) -> ContextRankings:

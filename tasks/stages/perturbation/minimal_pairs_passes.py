@@ -18,7 +18,7 @@ from tasks.capture.model import captured_model
 from tasks.corpora.pairs import EncodedPair
 from tasks.models.interventions import Condition
 from tasks.models.observation import Watch
-from tasks.models.packing import Kept
+from tasks.models.packing import Packing
 from tasks.models.replay import Start
 from tasks.models.run import TapSettings, capture_batch
 from tasks.replay import CapturedReplay
@@ -114,7 +114,7 @@ class PairPasses:
                     for d, own in zip(batch, tensor.split([len(one) for one in of_batch]), strict=True):
                         residuals[places[d]][layer] = own
 
-            settings = TapSettings(query_block=self._replay.query_block, kept=Kept(frozenset({"residual"})))
+            settings = TapSettings(query_block=self._replay.query_block, kept=Packing(frozenset({"residual"})))
             losses = capture_batch(self._loaded, of_batch, settings, emit, range(len(of_batch)))
             for d, nll in zip(batch, losses, strict=True):
                 found[places[d]] = -float(nll[1:].sum(dtype=np.float64))

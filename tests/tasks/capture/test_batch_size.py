@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from storage.kept import Kept
 from tasks.capture import batch_size
 from tasks.capture.cost import ConfigShape
-from tasks.capture.kept import Chosen
+from tasks.capture.kept import kept_of
 from tasks.capture.settings import CaptureSettings
 from tests.tasks.capture.made_captures import save_model
 
@@ -56,8 +57,8 @@ def shape(**changes: int) -> ConfigShape:
     return ConfigShape.of(config, "config.json")
 
 
-def way(attention: str) -> Chosen:
-    return Chosen.of(CaptureSettings("model", ("corpus.txt",), attention=attention).model_dump())
+def way(attention: str) -> Kept:
+    return kept_of(CaptureSettings("model", ("corpus.txt",), attention=attention).model_dump())
 
 
 def test_the_batch_shrinks_with_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from tasks.capture.attention_storage import smaller_storage, stored_for_any_leng
 from tasks.capture.cost import ConfigShape, attention_bytes, stored_bytes
 from tasks.capture.describe import describe
 from tasks.capture.folder import Prepared
-from tasks.capture.kept import KINDS, Chosen
+from tasks.capture.kept import KINDS, kept_of
 from tasks.capture.plan import plan_capture, prepare_capture
 from tasks.capture.settings import CaptureSettings
 from tasks.models import rebuild_support as rebuildable
@@ -157,7 +157,7 @@ def test_the_same_choice_has_the_same_key_and_the_default_the_old_one(base: Capt
     assert ingredients(store_dtype="key=float16,query=float16")["store_dtype"] == "query=float16,key=float16"
     mixed = ingredients(store_dtype="float16,attention=bfloat16,key=float32")["store_dtype"]
     assert CaptureSettings("sample", ("t",), store_dtype=mixed).store_dtype == mixed
-    assert Chosen.of({"attention": "rebuilt", "store_dtype": mixed}).dtypes(sinks=False) == {
+    assert kept_of({"attention": "rebuilt", "store_dtype": mixed}).dtypes == {
         "query": "bfloat16", "key": "float32", **dict.fromkeys(("value", "output_input", "residual"), "float16")
     }  # fmt: skip
 
@@ -181,10 +181,10 @@ def test_auto_is_the_smaller_and_needs_no_lengths_where_stored_always_is() -> No
 
     def storage(window: int, lengths: Sequence[int], dtype: str = "float32", **settings: str) -> str | None:
         """None where the lengths decide nothing."""
-        chosen = Chosen.of({"attention": "auto", "store_dtype": "float32", **settings})
-        if stored_for_any_length({"model_type": "gpt_neox"}, shape, chosen, dtype, window):
+        choices = {"attention": "auto", "store_dtype": "float32", "dtype": dtype, **settings}
+        if stored_for_any_length({"model_type": "gpt_neox"}, shape, choices, window):
             return None
-        return smaller_storage(shape, lengths, chosen)
+        return smaller_storage(shape, lengths, choices)
 
     long = 4 * 16  # (T + 1) / 2 numbers a token and head against 2 × 16
     assert (storage(64, [long] * 9), storage(long - 1, [long - 1] * 9)) == ("rebuilt", None)
@@ -228,11 +228,11 @@ def test_auto_reads_the_first_documents_and_no_more(
 
 def test_estimates_of_chosen_parts_by_hand() -> None:
     shape = ConfigShape(30, 9, 3, 576, 64, 64, 3, 1536, 49152, 8192, True, True, "interface")
-    chosen = Chosen.of({"attention": "rebuilt", "store_dtype": "float32,residual=float16", "layers": "0-4,8"})
-    found = stored_bytes(shape, [512, 100], chosen)
+    choices = {"attention": "rebuilt", "store_dtype": "float32,residual=float16", "layers": "0-4,8"}
+    found = stored_bytes(shape, [512, 100], kept_of(choices))
     assert found["query"] == 6 * 612 * 9 * 64 * 4 and found["key"] == 6 * 612 * 3 * 64 * 4
     assert found["residual"] == 8 * 612 * 576 * 2  # layers 0 to 5, 8 and 9
-    assert attention_bytes(shape, [512], chosen)["stored"] == 6 * 9 * 512 * 513 // 2 * 4
+    assert attention_bytes(shape, [512], choices)["stored"] == 6 * 9 * 512 * 513 // 2 * 4
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from storage.layout import Layout
 from storage.manifest import Manifest
 from tasks.capture.cost import ConfigShape, memory_peak, operations, parameters, stored_bytes
 from tasks.capture.documents import read_windows
-from tasks.capture.kept import Chosen
+from tasks.capture.kept import kept_of
 from tasks.capture.plan import plan_capture, prepare_capture
 from tasks.capture.settings import CaptureSettings
 from tests.conftest import ROOT
@@ -135,12 +135,12 @@ def test_estimates_of_smollm2() -> None:
     shape = ConfigShape.of(config, "smollm2")
     assert (shape.d_value, shape.n_kv_heads, shape.positions) == (64, 3, 8192)
     assert parameters(shape) == 30 * (576 * 576 * 2 + 2 * 576 * 192 + 3 * 576 * 1536)
-    chosen = Chosen.of({"attention": "stored", "store_dtype": "float32"})
-    one = stored_bytes(shape, [512], chosen)
+    kept = kept_of({"attention": "stored", "store_dtype": "float32"})
+    one = stored_bytes(shape, [512], kept)
     assert one["attention"] == 30 * 9 * 512 * 513 // 2 * 4
     assert one["residual"] == 31 * 512 * 576 * 4
     assert operations(shape, [512]) == 2 * (parameters(shape) + 49152 * 576) * 512 + 4 * 30 * 9 * 64 * 512 * 512
-    peaks = [memory_peak(shape, [512] * 4, batch, "float32", 256, chosen) for batch in ([0], [0, 1])]
+    peaks = [memory_peak(shape, [512] * 4, batch, "float32", 256, kept) for batch in ([0], [0, 1])]
     assert peaks[0] < peaks[1]
 
 
