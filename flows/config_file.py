@@ -60,9 +60,9 @@ def _section(name: str, value: Any, where: str) -> dict[str, Any]:
     raise UsageError(f"a section [{name}] with settings", got=f"{name} = {value!r}", where=where)
 
 
-def _forget_the_sample(capture: dict[str, Any], given: Mapping[str, Any]) -> None:
+def _forget_the_sample(capture: dict[str, Any], options: Mapping[str, Any]) -> None:
     """The default preset's window suits its own model: with another model, the window is that model's."""
-    if given.get("model") is not None and given.get("window") is None:
+    if options.get("model") is not None and options.get("window") is None:
         capture.pop("window", None)
 
 

@@ -24,9 +24,9 @@ WITH_MODEL, WITHOUT_MODEL = ("torch", "transformers.modeling_utils"), ("torch",)
 Result = TypeVar("Result")
 
 
-def runs_folder(given: str | None) -> str:
-    """The folder of runs: the one given, else `runs`."""
-    return RunSettings().runs if given is None else given
+def runs_folder(named: str | None) -> str:
+    """The folder of runs: the one named, else `runs`."""
+    return RunSettings().runs if named is None else named
 
 
 def in_prefect(flow: Callable[[], Result], first: Callable[[], Sequence[str]]) -> Result:
@@ -74,8 +74,8 @@ def add_place(runs: str, capture: str) -> None:
     output().add(tables=table_counts(fs, tables()))
 
 
-def tell_work(outcome: Outcome) -> None:
-    """What was done, and what was found done."""
+def report_work(outcome: Outcome) -> None:
+    """Print what was done, and what was done already."""
     out = output()
     for work in outcome.work:
         out.say(work.told())

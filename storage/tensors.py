@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from storage.chunks import Array, encode, metadata
-from storage.errors import StoreError
+from storage.errors import AGAIN, StoreError
 from storage.filesystem import Filesystem
 from storage.kept import DTYPES
 from storage.layout import (
@@ -172,7 +172,7 @@ class ShardWriter:
                 if missing
                 else f"{sorted(self._lengths)}",
                 where=self._files.folder,
-                remedy="The shard was not captured whole: run the same command again.",
+                remedy=f"The shard was not captured whole: {AGAIN}.",
             )
 
     def _check_documents(

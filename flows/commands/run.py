@@ -14,7 +14,7 @@ from flows.config import Config
 from flows.config_file import chosen_stages, configure, require_kept, stage_changes
 from flows.console import answering, output
 from flows.progress import work
-from flows.session import WITH_MODEL, WITHOUT_MODEL, run_flow, runs_folder, tell_work
+from flows.session import WITH_MODEL, WITHOUT_MODEL, report_work, run_flow, runs_folder
 from flows.summary import tell_account, tell_found, tell_next, tell_place
 from storage.errors import UnknownName
 from tasks.capture.folder import Prepared
@@ -38,7 +38,7 @@ def run(
     as_json: o.Json = False,
     verbose: o.Verbose = False,
 ) -> None:
-    """Capture, do the stages, check, and tell what was found. Needs no arguments: the sample model and text."""
+    """Capture, run the stages, check the tables, print what was found. Without arguments: the sample model and text."""
     chosen = configure(
         config,
         {
@@ -72,7 +72,7 @@ def run(
         )
 
     outcome = run_flow(flow, chosen.run.runs, first)
-    tell_work(outcome)
+    report_work(outcome)
     own = config is not None or options["max_documents"] is not None
     tell_account(chosen.run.runs, outcome, None if own else chosen.capture.max_documents)
     tell_place(chosen.run.runs, outcome.capture)
@@ -104,7 +104,7 @@ def capture(
         return capture_run(chosen.capture, chosen.run.runs, prepared)
 
     outcome = run_flow(flow, chosen.run.runs, first)
-    tell_work(outcome)
+    report_work(outcome)
     tell_place(chosen.run.runs, outcome.capture)
 
 
@@ -151,7 +151,7 @@ def stage(
         return stage_run(name, capture, stage_changes(set_ or ()).get(name), where, seed or 0, workers)
 
     outcome = run_flow(flow, where, first, capture)
-    tell_work(outcome)
+    report_work(outcome)
     tell_found(where, outcome)
     tell_place(where, outcome.capture)
     output().add(stage=name)

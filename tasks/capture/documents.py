@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from storage.errors import DamagedPart
+from storage.errors import VERIFY, DamagedPart
 from storage.filesystem import Filesystem
 from storage.layout import Layout
 from storage.manifest import Checksum, FileRecord
@@ -186,7 +186,7 @@ def _readable(where: str) -> Iterator[None]:
             "a whole Parquet file",
             got=str(error),
             where=where,
-            remedy="Run `theodolite verify`, then the same command again.",
+            remedy=VERIFY,
         ) from error
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from storage.errors import IncompleteRun
+from storage.errors import RESUME, IncompleteRun
 from storage.kept import DTYPES
 from storage.layout import FINAL
 from storage.tables import PartWriter, TableSpec
@@ -54,7 +54,7 @@ def finish_capture(runs: str, capture: str) -> bool:
             f"all {prepared.n_shards} shards of the capture",
             got=f"{len(left)} missing (shards {', '.join(map(str, left[:8]))}{' …' if len(left) > 8 else ''})",
             where=f"capture {capture}",
-            remedy="What is done is kept; run the same command again to do the rest.",
+            remedy=RESUME,
         )
     layout = prepared.layout
     record_path = layout.part_record(CAPTURE, run.key, FINAL)

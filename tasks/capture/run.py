@@ -145,7 +145,7 @@ def _capture(
     nll: list[np.ndarray] = []
     with _pipeline(writer, loaded) as pipeline:
         for batch, members in enumerate(batches):
-            given, numbers = [inputs[i] for i in members], [documents[i] for i in members]
+            batch_inputs, numbers = [inputs[i] for i in members], [documents[i] for i in members]
             lengths = [len(token_ids[i]) for i in members]
             writer.begin_batch(batch, lengths, numbers)
 
@@ -157,7 +157,7 @@ def _capture(
                     pipeline.flush()
 
             with _memory(loaded, numbers, sum(lengths)):
-                nll += capture_batch(loaded, given, _tap_settings(prepared, shape), keep, numbers)
+                nll += capture_batch(loaded, batch_inputs, _tap_settings(prepared, shape), keep, numbers)
             emit(Progress("capture", sum(lengths), "tokens"))
     work = PartResult(quality={"milliseconds": round(1000 * (time.perf_counter() - started))})
     work.add_folder(folder, prepared.layout.shard(shard), writer.close(documents, token_ids, nll))

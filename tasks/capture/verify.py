@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from storage.errors import StoreError
+from storage.errors import AGAIN, StoreError
 from storage.filesystem import Filesystem, open_runs
 from storage.layout import FINAL, KEY_DIGITS, Layout, shard_part, under
 from storage.manifest import FileRecord, Manifest
@@ -18,8 +18,8 @@ from tasks.capture.folder import Prepared
 from tasks.progress import Progress, emit
 
 _MISSING = "missing"
-_DAMAGED = "Delete this file and run the same command again."
-_LOST = "Run the same command again: it makes what is missing."
+_DAMAGED = f"Delete this file and {AGAIN}."
+_LOST = f"{AGAIN.capitalize()}: it makes what is missing."
 
 
 def verify_capture(runs: str, capture: str) -> tuple[int, list[str]]:

@@ -13,7 +13,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any, Self
 
 from storage import layout
-from storage.errors import IncompleteRun
+from storage.errors import RESUME, IncompleteRun
 from tasks.capture.folder import Prepared
 from tasks.run_record import StageRun, mark, request
 from tasks.shard import PartResult
@@ -132,7 +132,7 @@ def _incomplete(prepared: Prepared, name: str, phase: str, left: Sequence[int]) 
         f"{of}all {prepared.n_shards} shards of stage {name}",
         got=f"{len(left)} missing (shards {named})" if left else "its parts, not combined",
         where=f"capture {prepared.layout.capture}",
-        remedy="What is done is kept; run the same command again to do the rest.",
+        remedy=RESUME,
     )
 
 
