@@ -126,7 +126,7 @@ def grid(runs: str, capture: str, _: str) -> dict[str, float]:
     """The whole stage, as its flow runs it."""
     import torch
 
-    from tasks.capture.folder import Prepared
+    from tasks.capture.folder import CaptureFolder
     from tasks.stages.run import finish_stage, open_replay, prepare_stage, run_stage_shards
 
     torch.set_num_threads(CORES)
@@ -135,7 +135,7 @@ def grid(runs: str, capture: str, _: str) -> dict[str, float]:
     open_replay(runs, capture)
     result: dict[str, float] = {}
     with measured(result):
-        for shard in range(Prepared.open(runs, capture).n_shards):
+        for shard in range(CaptureFolder.open(runs, capture).n_shards):
             run_stage_shards(runs, capture, "masking", key, [shard])
         finish_stage(runs, capture, "masking", key)
     return result

@@ -9,7 +9,7 @@ from flows.outcome import Outcome, StageDone, remember
 from flows.progress import work
 from flows.steps import capture_block, finish_capture_step, finish_or_raise, run_shards, threads
 from tasks.capture.finish import request_capture
-from tasks.capture.folder import Prepared
+from tasks.capture.folder import CaptureFolder
 from tasks.capture.plan import prepare_capture
 from tasks.capture.settings import CaptureSettings
 
@@ -34,7 +34,7 @@ def capture_run(
     """
     name = prepared or prepare_capture(capture, runs, work)
     request_capture(runs, name)
-    folder = Prepared.open(runs, name)
+    folder = CaptureFolder.open(runs, name)
     left = folder.shards_left()
     total, lengths = folder.n_shards, folder.record["lengths"]
     failures: dict[int, Exception] = {}

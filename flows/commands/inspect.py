@@ -132,10 +132,10 @@ def verify(
 
 def _report_shards_left(where: str, capture: str) -> bool:
     """Print how many shards are not captured yet; whether there are any. Damage is reported elsewhere."""
-    from tasks.capture.folder import Prepared
+    from tasks.capture.folder import CaptureFolder
 
     with suppress(StoreError):
-        prepared = Prepared.open(where, capture)
+        prepared = CaptureFolder.open(where, capture)
         left, out = len(prepared.shards_left()), output()
         out.add(shards={"total": prepared.n_shards, "left": left})
         if left:

@@ -17,7 +17,7 @@ from flows.progress import work
 from flows.session import WITH_MODEL, WITHOUT_MODEL, report_work, run_flow, runs_folder
 from flows.summary import tell_account, tell_found, tell_next, tell_place
 from storage.errors import UnknownName
-from tasks.capture.folder import Prepared
+from tasks.capture.folder import CaptureFolder
 from tasks.models.loading import pick_device
 from tasks.stages.parameters import stage_parameters
 from tasks.stages.registry import stage as declared
@@ -119,7 +119,7 @@ def _prepare(chosen: Config) -> str:
 
 def _modules(runs: str, capture: str) -> Sequence[str]:
     """What the flow of a prepared capture will import."""
-    return WITH_MODEL if Prepared.open(runs, capture).shards_left() else WITHOUT_MODEL
+    return WITH_MODEL if CaptureFolder.open(runs, capture).shards_left() else WITHOUT_MODEL
 
 
 @answering
@@ -142,7 +142,7 @@ def stage(
     where = runs_folder(runs)
 
     def first() -> Sequence[str]:
-        require_captured(Prepared.open(where, pick_capture(where, capture)), declared(name))
+        require_captured(CaptureFolder.open(where, pick_capture(where, capture)), declared(name))
         return WITH_MODEL if declared(name).needs_model else WITHOUT_MODEL
 
     def flow() -> Any:

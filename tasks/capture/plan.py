@@ -18,7 +18,7 @@ from tasks.capture.batches import group_by_tokens
 from tasks.capture.cost import ConfigShape, attention_bytes, memory_peak, operations, stored_bytes
 from tasks.capture.describe import Announce, CaptureDescription, DocumentLengths, announce_nothing, describe
 from tasks.capture.documents import DOCUMENTS_WORK, record_of, write_windows
-from tasks.capture.folder import Prepared
+from tasks.capture.folder import CaptureFolder
 from tasks.capture.kept import kept_of
 from tasks.capture.key import package_versions
 from tasks.capture.settings import CaptureSettings
@@ -170,7 +170,7 @@ def _prepared(fs: Filesystem, manifest: Manifest, described: CaptureDescription)
     Documents that are gone or damaged make it unprepared: they are the same when they are made again.
     """
     try:
-        record = Prepared.open(fs.where, manifest.layout.capture).record
+        record = CaptureFolder.open(fs.where, manifest.layout.capture).record
         if record_of(fs, manifest.layout.windows) != FileRecord(**record["windows"]):
             return False
     except MissingPart:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from storage.errors import CorpusError, UsageError
 from storage.kept import ALL_HEADS, ALL_POSITIONS
-from tasks.capture.folder import Prepared
+from tasks.capture.folder import CaptureFolder
 from tasks.capture.kept import offered_by
 from tasks.run_record import StageRun
 from tasks.stages.contract import Stage
@@ -47,12 +47,12 @@ def _remedy(missing: Sequence[str]) -> str:
     return f"Capture again with what the stage reads: {', '.join(needed)}."
 
 
-def require_captured(prepared: Prepared, declared: Stage) -> None:
+def require_captured(prepared: CaptureFolder, declared: Stage) -> None:
     """UsageError unless the capture was asked to keep what the stage reads; opens no store."""
     require_kinds(declared, offered_by(prepared.settings), f"capture {prepared.layout.capture}")
 
 
-def open_store(prepared: Prepared, declared: Stage) -> ActivationStore:
+def open_store(prepared: CaptureFolder, declared: Stage) -> ActivationStore:
     """The capture's store. UsageError unless it holds what the stage reads, and what opening it raises."""
     from storage.tensors import ActivationStore
 
@@ -62,7 +62,7 @@ def open_store(prepared: Prepared, declared: Stage) -> ActivationStore:
     return store
 
 
-def require_files(prepared: Prepared, declared: Stage, run: StageRun) -> None:
+def require_files(prepared: CaptureFolder, declared: Stage, run: StageRun) -> None:
     """CorpusError where the files that the parameters name are not those that the run's key was made of."""
     if declared.key_of_files is None:
         return

@@ -17,7 +17,7 @@ from storage.tables import read_table
 from tasks.capture.describe import describe
 from tasks.capture.documents import read_windows
 from tasks.capture.finish import capture_run_record
-from tasks.capture.folder import Prepared
+from tasks.capture.folder import CaptureFolder
 from tasks.capture.plan import plan_capture
 from tasks.capture.settings import CaptureSettings
 from tasks.capture.verify_sample import rerun_sample
@@ -75,7 +75,7 @@ def _windows_digests(made: Made) -> list[str]:
 
 
 def _tables(made: Made) -> dict[str, dict[str, list]]:
-    prepared = Prepared.open(made.runs, made.capture)
+    prepared = CaptureFolder.open(made.runs, made.capture)
     key = capture_run_record(prepared).key
     paths = {n: prepared.layout.table_part(n, key, "final") for n in ("captures", "documents", "tokens")}
     return {name: read_table(prepared.fs, path).to_pydict() for name, path in paths.items()}

@@ -20,7 +20,7 @@ from storage.tensors import ActivationStore
 from tasks.capture.attention_storage import smaller_storage, stored_for_any_length
 from tasks.capture.cost import ConfigShape, attention_bytes, stored_bytes
 from tasks.capture.describe import describe
-from tasks.capture.folder import Prepared
+from tasks.capture.folder import CaptureFolder
 from tasks.capture.kept import KINDS, kept_of
 from tasks.capture.plan import plan_capture, prepare_capture
 from tasks.capture.settings import CaptureSettings
@@ -148,7 +148,7 @@ def test_a_stage_says_what_the_store_lacks(captured: Captured, changes: dict[str
 def test_the_same_choice_has_the_same_key_and_the_default_the_old_one(base: CaptureSettings, tmp_path: Path) -> None:
     def ingredients(**changes: Any) -> dict[str, Any]:
         runs = str(tmp_path)
-        return Prepared.open(runs, prepare_capture(base.changed(**changes), runs)).record["ingredients"]
+        return CaptureFolder.open(runs, prepare_capture(base.changed(**changes), runs)).record["ingredients"]
 
     plain = ingredients()
     assert "layers" not in plain and "keep" not in plain and plain["attention"] == "stored"

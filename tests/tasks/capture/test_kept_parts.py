@@ -18,7 +18,7 @@ from storage.filesystem import open_runs
 from storage.kept import ALL_HEADS, Kept
 from storage.tensors import ActivationStore
 from tasks.capture.cost import ConfigShape, stored_bytes
-from tasks.capture.folder import Prepared
+from tasks.capture.folder import CaptureFolder
 from tasks.capture.kept import kept_of
 from tasks.capture.plan import plan_capture, prepare_capture
 from tasks.capture.settings import CaptureSettings
@@ -186,7 +186,7 @@ def test_an_error_is_named_by_the_models_own_numbers(captured: Captured, monkeyp
 def test_the_same_choice_has_the_same_key(base: CaptureSettings, tmp_path: Path) -> None:
     def ingredients(**changes: Any) -> dict[str, Any]:
         runs = str(tmp_path)
-        return Prepared.open(runs, prepare_capture(base.changed(**changes), runs)).record["ingredients"]
+        return CaptureFolder.open(runs, prepare_capture(base.changed(**changes), runs)).record["ingredients"]
 
     whole = ingredients()
     assert not {"heads", "positions"} & set(whole)
