@@ -100,9 +100,9 @@ def bridge(folder: Path) -> dict[str, float]:
 
 
 def ours(dtype: str, folder: Path) -> dict[str, float]:
-    from tasks.capture.key import CaptureSettings
     from tasks.capture.plan import prepare_capture
     from tasks.capture.run import capture_shards, shards_left, warm_up
+    from tasks.capture.settings import CaptureSettings
 
     settings = CaptureSettings(
         MODEL,

@@ -16,7 +16,7 @@ from benchmarks.harness import table
 from storage import triangles
 from storage.rebuild import rebuilt_attention
 from tasks.capture.run import store_shape
-from tasks.models.packing import Kept
+from tasks.models.packing import Packing
 from tasks.models.rebuild import sink_logits
 from tasks.models.run import TapSettings, capture_batch
 from tasks.models.table import FALLBACK
@@ -30,7 +30,7 @@ def captured(loaded: Any, attention: str, dtype: str) -> tuple[Any, dict[tuple[i
     """The store's shape, and what a capture of the three documents hands to it."""
     shape = store_shape(loaded, {"attention": attention, "store_dtype": dtype})
     found: dict[tuple[int, str], torch.Tensor] = {}
-    settings = TapSettings(16, "right", shape.dtypes, Kept.of(shape))
+    settings = TapSettings(16, "right", shape.dtypes, Packing.of(shape))
     ids = tokens(*LENGTHS)
     capture_batch(loaded, ids, settings, lambda layer, kind, t: found.update({(layer, kind): t}), range(len(ids)))
     return shape, found

@@ -34,9 +34,9 @@ CORES = len(os.sched_getaffinity(0))
 def prepare(text: str, runs: str, documents: int) -> str:
     """Capture the windows into `runs`; returns the capture's id."""
     from tasks.capture.finish import finish_capture, request_capture
-    from tasks.capture.key import CaptureSettings
     from tasks.capture.plan import prepare_capture
     from tasks.capture.run import capture_shards, shards_left
+    from tasks.capture.settings import CaptureSettings
 
     capture = prepare_capture(CaptureSettings(MODEL, (text,), window=WINDOW, max_documents=documents), runs)
     request_capture(runs, capture)
@@ -126,7 +126,7 @@ def grid(runs: str, capture: str, _: str) -> dict[str, float]:
     """The whole stage, as its flow runs it."""
     import torch
 
-    from tasks.capture.folder import Prepared
+    from tasks.capture.folder import CaptureFolder
     from tasks.stages.run import finish_stage, open_replay, prepare_stage, run_stage_shards
 
     torch.set_num_threads(CORES)
@@ -135,7 +135,7 @@ def grid(runs: str, capture: str, _: str) -> dict[str, float]:
     open_replay(runs, capture)
     result: dict[str, float] = {}
     with measured(result):
-        for shard in range(Prepared.open(runs, capture).n_shards):
+        for shard in range(CaptureFolder.open(runs, capture).n_shards):
             run_stage_shards(runs, capture, "masking", key, [shard])
         finish_stage(runs, capture, "masking", key)
     return result

@@ -30,9 +30,9 @@ CONDITIONS = 1 + len(DELTAS) * len(ARMS)
 def prepare(pairs: str, runs: str) -> str:
     """Capture a sentence, so that there is a model to run again; returns the capture's id."""
     from tasks.capture.finish import finish_capture, request_capture
-    from tasks.capture.key import CaptureSettings
     from tasks.capture.plan import prepare_capture
     from tasks.capture.run import capture_shards, shards_left
+    from tasks.capture.settings import CaptureSettings
 
     settings = CaptureSettings(MODEL, (pairs,), field="sentence_good", window=64, max_documents=1)
     capture = prepare_capture(settings, runs)

@@ -35,9 +35,9 @@ GOAL_MILLISECONDS, GOAL_RATIO = 30, 8
 def prepare(text: str, runs: str, layers: str) -> str:
     """Capture one window into `runs`; returns the capture's id."""
     from tasks.capture.finish import finish_capture, request_capture
-    from tasks.capture.key import CaptureSettings
     from tasks.capture.plan import prepare_capture
     from tasks.capture.run import capture_shards, shards_left
+    from tasks.capture.settings import CaptureSettings
 
     kept = {"layers": layers, "keep": "value", "attention": "stored"}
     settings = CaptureSettings(MODEL, (text,), window=WINDOW, max_documents=1, bos="never", **kept)
@@ -124,10 +124,10 @@ def _shown(layer: int, row: dict[str, Any]) -> dict[str, str]:
 def stage(runs: str, capture: str, n_layers: int) -> None:
     """The whole stage over the layers kept, and what all of them would take."""
     from storage.tensors import ActivationStore
-    from tasks.capture.folder import Prepared
+    from tasks.capture.folder import CaptureFolder
     from tasks.stages.run import prepare_stage, run_stage_shards
 
-    prepared = Prepared.open(runs, capture)
+    prepared = CaptureFolder.open(runs, capture)
     model_layers = ActivationStore.open(prepared.fs, capture).shape.n_layers
     key, result = prepare_stage(runs, capture, "selection", {}), dict[str, float]()
     with measured(result):
@@ -144,13 +144,13 @@ def stage(runs: str, capture: str, n_layers: int) -> None:
 
 def main(text: str, layers: str = "0,15,29") -> None:
     from storage.tensors import ActivationStore
-    from tasks.capture.folder import Prepared
+    from tasks.capture.folder import CaptureFolder
 
     n_loop, shown = int(os.environ.get("BENCHMARK_QUERIES", "64")), []
     with tempfile.TemporaryDirectory(dir=os.environ.get("BENCHMARK_FOLDER")) as runs:
         capture = prepare(str(Path(text).resolve()), runs, layers)
         torch.set_num_threads(1)
-        store = ActivationStore.open(Prepared.open(runs, capture).fs, capture)
+        store = ActivationStore.open(CaptureFolder.open(runs, capture).fs, capture)
         stage(runs, capture, len(store.shape.kept_layers))  # first, so that its memory is its own
         for layer in store.shape.kept_layers:
             (document,) = store.shard(0).layer(layer, ("attention", "value"))

@@ -32,9 +32,9 @@ STAGE = "contributions"
 def prepare(text: str, runs: str) -> str:
     """Capture the windows into `runs`; returns the capture's id."""
     from tasks.capture.finish import finish_capture, request_capture
-    from tasks.capture.key import CaptureSettings
     from tasks.capture.plan import prepare_capture
     from tasks.capture.run import capture_shards, shards_left
+    from tasks.capture.settings import CaptureSettings
 
     settings = CaptureSettings(MODEL, (text,), window=WINDOW, max_documents=DOCUMENTS, bos="never", attention="stored")
     capture = prepare_capture(settings, runs)
@@ -53,9 +53,9 @@ def in_threads(work: Callable[[int], object], shards: list[int]) -> None:
 
 def part(runs: str, capture: str) -> dict[str, float]:
     from storage.tensors import ActivationStore
-    from tasks.capture.folder import Prepared
+    from tasks.capture.folder import CaptureFolder
 
-    store = ActivationStore.open(Prepared.open(runs, capture).fs, capture)
+    store = ActivationStore.open(CaptureFolder.open(runs, capture).fs, capture)
     result: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
         with measured(result):
@@ -78,10 +78,10 @@ def _part_of_shard(store: ActivationStore, folder: str, shard: int) -> None:
 
 
 def whole(runs: str, capture: str) -> dict[str, float]:
-    from tasks.capture.folder import Prepared
+    from tasks.capture.folder import CaptureFolder
     from tasks.stages.run import finish_stage, prepare_stage, run_stage_shards
 
-    prepared = Prepared.open(runs, capture)
+    prepared = CaptureFolder.open(runs, capture)
     key = prepare_stage(runs, capture, STAGE, {"resamples": 2000}, seed=int.from_bytes(os.urandom(4), "big"))
     result: dict[str, float] = {}
     with measured(result):

@@ -37,9 +37,9 @@ def captured(way: str, length: int, runs: Path) -> tuple[Any, dict[str, float]]:
     """One document of this length, captured that way: its store, and what it took."""
     from storage.filesystem import open_runs
     from storage.tensors import ActivationStore
-    from tasks.capture.key import CaptureSettings
     from tasks.capture.plan import prepare_capture
     from tasks.capture.run import capture_shards, shards_left, warm_up
+    from tasks.capture.settings import CaptureSettings
 
     settings = CaptureSettings(
         MODEL,

@@ -13,7 +13,7 @@ from storage.filesystem import Filesystem, open_runs
 from storage.layout import Layout
 from storage.manifest import Manifest, list_captures
 from tasks.capture.finish import CAPTURE
-from tasks.capture.folder import Prepared
+from tasks.capture.folder import CaptureFolder
 from tasks.stages.registry import stages
 from tasks.stages.run import stage_parts_left
 
@@ -68,7 +68,7 @@ def _named(fs: Filesystem, known: Sequence[str], capture: str) -> str:
 
 def described(runs: str, capture: str) -> str:
     """What a capture's hash stands for, as one line: model, corpus, and what is not as usual."""
-    record = Prepared.open(runs, capture).record
+    record = CaptureFolder.open(runs, capture).record
     chosen = record["settings"]
     usual = {"dtype": "float32", "store_dtype": "float32", "stride": chosen.get("window"), **dict.fromkeys(_CHOSEN)}
     told = [f"{chosen.get('model')} over {', '.join(chosen.get('corpus') or ())}", f"window {chosen.get('window')}"]
@@ -93,7 +93,7 @@ def standings(runs: str, captures: list[str]) -> list[Standing]:
 
 
 def _standings(runs: str, capture: str) -> list[Standing]:
-    prepared = Prepared.open(runs, capture)
+    prepared = CaptureFolder.open(runs, capture)
     stage_runs = prepared.manifest.stage_runs()
     latest = {run["stage"]: run["key"] for run in sorted(stage_runs, key=lambda run: run["requested_at"])}
     left = len(prepared.shards_left())
@@ -106,7 +106,7 @@ def _standings(runs: str, capture: str) -> list[Standing]:
     return found
 
 
-def _standing(runs: str, prepared: Prepared, run: dict[str, Any], left: int, *, current: bool) -> Standing:
+def _standing(runs: str, prepared: CaptureFolder, run: dict[str, Any], left: int, *, current: bool) -> Standing:
     total, capture = prepared.n_shards, prepared.layout.capture
     finished = prepared.manifest.published(prepared.layout.part_record(run["stage"], run["key"], "final")) is not None
     status = ("done" if finished and not left else "partial") if current else "stale"

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from flows.config import CaptureConfig, Config
+from flows.config import Config
 from storage.errors import CorpusError, UnknownName, UsageError
-from tasks.capture.kept import Chosen
+from tasks.capture.kept import offered_by
+from tasks.capture.settings import CaptureSettings, usage_error
 from tasks.stages.parameters import stage_parameters
 from tasks.stages.registry import default_stages, stage, stages
 from tasks.stages.requirements import require_kinds
@@ -60,9 +60,9 @@ def _section(name: str, value: Any, where: str) -> dict[str, Any]:
     raise UsageError(f"a section [{name}] with settings", got=f"{name} = {value!r}", where=where)
 
 
-def _forget_the_sample(capture: dict[str, Any], given: Mapping[str, Any]) -> None:
+def _forget_the_sample(capture: dict[str, Any], options: Mapping[str, Any]) -> None:
     """The default preset's window suits its own model: with another model, the window is that model's."""
-    if given.get("model") is not None and given.get("window") is None:
+    if options.get("model") is not None and options.get("window") is None:
         capture.pop("window", None)
 
 
@@ -137,10 +137,10 @@ def check_stages(config: Config, where: str) -> None:
             )
 
 
-def require_kept(capture: CaptureConfig, names: Iterable[str]) -> None:
+def require_kept(capture: CaptureSettings, names: Iterable[str]) -> None:
     """UsageError unless a capture of this configuration keeps what these stages read, CorpusError unless its corpus is
     what they are about: it must not run in vain."""
-    offered = Chosen.of(asdict(capture.settings())).offered()
+    offered = offered_by(capture.model_dump())
     for name in names:
         require_kinds(stage(name), offered, "this capture")
         if (require := stage(name).require_corpus) is not None:
@@ -149,17 +149,15 @@ def require_kept(capture: CaptureConfig, names: Iterable[str]) -> None:
 
 def _validated(content: Mapping[str, Any], where: str) -> Config:
     try:
-        config = Config.model_validate(content)
+        return Config.model_validate(content)
     except ValidationError as error:
         raise _readable(error, where) from error
-    config.capture.settings()
-    return config
 
 
 def _readable(error: ValidationError, where: str) -> UsageError:
     """The first thing that does not fit, as a message that names the setting."""
     first = error.errors()[0]
-    if isinstance(own := first.get("ctx", {}).get("error"), UsageError):
+    if (own := usage_error(error)) is not None:
         return own
     *outer, name = [str(part) for part in first["loc"]]
     section = ".".join(outer)

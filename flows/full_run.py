@@ -8,12 +8,12 @@ from prefect import flow
 from pydantic import NonNegativeInt, PositiveInt
 
 from flows.capture_run import capture_run
-from flows.config import CaptureConfig
 from flows.config_file import require_kept
 from flows.outcome import Outcome
 from flows.progress import waiting
 from flows.stage_run import stage_run
 from flows.steps import STOPPING, check_tables_step, threads
+from tasks.capture.settings import CaptureSettings
 from tasks.stages.parameters import stage_parameters
 from tasks.stages.registry import default_stages
 from tasks.stages.registry import stage as declared
@@ -21,12 +21,13 @@ from tasks.stages.registry import stage as declared
 
 @flow(name="full-run", task_runner=threads(1), persist_result=False, retries=0)
 def full_run(
-    capture: CaptureConfig = CaptureConfig(),  # noqa: B008 - frozen
+    capture: CaptureSettings = CaptureSettings(),  # noqa: B008 - frozen
     stages: list[str] | None = None,
     parameters: dict[str, dict[str, Any]] | None = None,
     runs: str = "runs",
     seed: NonNegativeInt = 0,
     workers: PositiveInt | None = None,
+    prepared: str | None = None,
 ) -> Outcome:
     """Capture a model over a corpus, do the stages, and check the identities that their tables must hold.
 
@@ -37,6 +38,7 @@ def full_run(
         runs: the folder of runs.
         seed: the seed of everything that is drawn.
         workers: shards of a stage worked on at once; the cores by default.
+        prepared: the id of the capture, where the caller prepared it from the same settings.
 
     Raises UsageError, CorpusError or ModelError before any work; after every stage had its turn, the error of the first
     stage that failed, IncompleteRun where some of its shards did; ChecksFailed where an identity is broken.
@@ -46,7 +48,7 @@ def full_run(
         stage_of = declared(name)  # before any work: a wrong parameter, or line of a file, must not cost a capture
         stage_of.check_files(stage_parameters(stage_of, values))
     require_kept(capture, list(chosen))
-    captured = capture_run(capture, runs)
+    captured = capture_run(capture, runs, prepared)
     work = captured.work
     failed: Exception | None = None
     for name, values in chosen.items():

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from flows import engine
 from flows.captures import pick_capture
@@ -22,20 +22,11 @@ WITH_MODEL, WITHOUT_MODEL = ("torch", "transformers.modeling_utils"), ("torch",)
 """What a flow will import, which takes seconds: done while Prefect's API starts."""
 
 Result = TypeVar("Result")
-_CAPTURE_OPTIONS = (
-    *("model", "corpus", "field", "window", "stride", "max_documents", "deduplicate", "bos"),
-    *("dtype", "store_dtype", "attention", "layers", "heads", "positions", "keep", "padding", "device"),
-)
 
 
-def capture_options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a capture among a command's, as the configuration names them."""
-    return {name: given[name] or None if name == "corpus" else given[name] for name in _CAPTURE_OPTIONS}
-
-
-def runs_folder(given: str | None) -> str:
-    """The folder of runs: the one given, else `runs`."""
-    return RunSettings().runs if given is None else given
+def runs_folder(named: str | None) -> str:
+    """The folder of runs: the one named, else `runs`."""
+    return RunSettings().runs if named is None else named
 
 
 def in_prefect(flow: Callable[[], Result], first: Callable[[], Sequence[str]]) -> Result:
@@ -83,8 +74,8 @@ def add_place(runs: str, capture: str) -> None:
     output().add(tables=table_counts(fs, tables()))
 
 
-def tell_work(outcome: Outcome) -> None:
-    """What was done, and what was found done."""
+def report_work(outcome: Outcome) -> None:
+    """Print what was done, and what was done already."""
     out = output()
     for work in outcome.work:
         out.say(work.told())

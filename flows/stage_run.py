@@ -12,7 +12,7 @@ from flows.engine import stage_workers, use_all_cores
 from flows.outcome import Outcome, StageDone, remember
 from flows.progress import waiting, work
 from flows.steps import finish_or_raise, finish_stage_step, run_shards, stage_block, threads
-from tasks.capture.folder import Prepared
+from tasks.capture.folder import CaptureFolder
 from tasks.stages.registry import stage as declared
 from tasks.stages.requirements import open_replay
 from tasks.stages.run import ROWS, SURVEY, phase_unit, prepare_stage, stage_parts_left, stage_units
@@ -47,7 +47,7 @@ def stage_run(
     with waiting("looking at the model" if declared(stage).needs_model else "looking at the store"):
         key = prepare_stage(runs, name, stage, parameters or {}, seed)
     arguments = {"runs": runs, "capture": name, "stage": stage, "key": key}
-    left, total = stage_parts_left(runs, name, stage, key), Prepared.open(runs, name).n_shards
+    left, total = stage_parts_left(runs, name, stage, key), CaptureFolder.open(runs, name).n_shards
     if declared(stage).surveys:
         _do(arguments, SURVEY, stage_workers(workers), f"the survey of stage {stage}", total)
     _do(arguments, ROWS, _workers(arguments, workers) if left else 1, f"stage {stage}", total)

@@ -16,6 +16,7 @@ from prefect.tasks import Task
 
 from flows.checks import check_tables, require
 from storage.errors import (
+    RESUME,
     CorpusError,
     IncompleteRun,
     ModelError,
@@ -181,5 +182,5 @@ def finish_or_raise(
         f"all {total} shards of {what}",
         got=f"{len(failures)} failed ({named}); shard {shard}: {kind}{first}",
         where=f"capture {capture}",
-        remedy="What is done is kept; run the same command again to do the rest.",
+        remedy=RESUME,
     ) from first

@@ -9,6 +9,15 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
 
+AGAIN = "run the same command again"
+"""The remedy of whatever stopped a run: what was published stays, and the same command does the rest."""
+
+RESUME = f"What is done is kept; {AGAIN} to do the rest."
+"""The remedy of a run in which some shards are missing."""
+
+VERIFY = "Run `theodolite verify`, then the same command again."
+"""The remedy of a file that is damaged."""
+
 
 class TheodoliteError(Exception):
     """Base of every error that a user can cause or cure. `exit_code` is what the command ends with."""

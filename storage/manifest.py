@@ -14,7 +14,7 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
-from storage.errors import ForeignStore, MissingPart, StoreError, UnknownName
+from storage.errors import AGAIN, ForeignStore, MissingPart, StoreError, UnknownName
 from storage.filesystem import Filesystem
 from storage.layout import Layout, under
 
@@ -243,8 +243,5 @@ def _as_json(file: FileRecord) -> dict[str, Any]:
 
 
 def _foreign(expected: str, got: str, where: str) -> ForeignStore:
-    remedy = (
-        "If another program wrote it, use another folder of runs; "
-        "if it is damaged, delete this file and run the same command again."
-    )
+    remedy = f"If another program wrote it, use another folder of runs; if it is damaged, delete this file and {AGAIN}."
     return ForeignStore(expected, got=got, where=where, remedy=remedy)

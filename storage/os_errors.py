@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from storage.errors import DamagedPart, MissingPart, StorageFull, StorageReadOnly, TheodoliteError
+from storage.errors import AGAIN, DamagedPart, MissingPart, StorageFull, StorageReadOnly, TheodoliteError
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _TOO_LARGE = {errno.EFBIG}
@@ -48,7 +48,7 @@ def _full_error(where: str) -> StorageFull:
         f"room to write {where}",
         got=f"{free:,} bytes free",
         where=str(_nearest_folder(where)),
-        remedy="What was published stays: free space and run the same command again.",
+        remedy=f"What was published stays: free space and {AGAIN}.",
     )
 
 
@@ -58,7 +58,7 @@ def _too_large_error(where: str) -> StorageFull:
         f"room to write {where}",
         got="a limit on the size of a file",
         where=str(_nearest_folder(where)),
-        remedy="What was published stays: raise the limit (`ulimit -f unlimited`) and run the same command again.",
+        remedy=f"What was published stays: raise the limit (`ulimit -f unlimited`) and {AGAIN}.",
     )
 
 

@@ -59,13 +59,8 @@ class DocumentLayer:
         values, axes = getattr(self, kind), AXES[kind][1:]
         if values is None or self.shape is None or not {"head", "kv_head"} & set(axes):
             raise ValueError(f"expected a kind of tensor by head that was asked for, got {kind}")
-        parts = self.shape.parts
-        at = parts.head_index(head)
-        return (
-            values.select(axes.index("head"), at)
-            if "head" in axes
-            else values[:, parts.serving(self.shape.n_heads_of(kind))[at]]
-        )
+        at = self.shape.stored.head_index(head, self.shape.n_heads)
+        return values.select(axes.index("head"), at) if "head" in axes else values[:, self.shape.serving(kind)[at]]
 
     def row(self, head: int, position: int) -> torch.Tensor:
         """Attention (T,) of one query, by the model's own head number and the query's position in the document.
@@ -74,7 +69,7 @@ class DocumentLayer:
         """
         if self.shape is None:
             raise ValueError("expected a document that was read from a store")
-        return self.of_head("attention", head)[self.shape.parts.row_index(position, self.n_tokens)]
+        return self.of_head("attention", head)[self.shape.stored.row_index(position, self.n_tokens)]
 
 
 class ActivationStore:
@@ -241,13 +236,13 @@ class ShardReader:
 
     def _rebuilt(self, query: torch.Tensor, key: torch.Tensor, terms: LayerTerms, length: int) -> torch.Tensor:
         """(H, T, T), or of the kept heads and query positions (H', R, T)."""
-        parts = self.shape.parts
-        if parts.all:
+        kept = self.shape.stored
+        if kept.every_head_and_position:
             return rebuilt_attention(query, key, terms)
-        if parts.heads is not None:
-            key = key[:, parts.serving(self.shape.n_heads_of("key"))]
-            terms = terms.of_heads(parts.heads)
-        return rebuilt_attention(query, key, terms, parts.rows(length))
+        if kept.heads is not None:
+            key = key[:, self.shape.serving("key")]
+            terms = terms.of_heads(kept.heads)
+        return rebuilt_attention(query, key, terms, kept.rows(length))
 
     def token_ids(self, doc: int) -> np.ndarray:
         """A document's token ids, int32 (T,)."""
@@ -297,4 +292,4 @@ class ShardReader:
             return values.reshape(len(values), values.shape[1] // place.n_tokens, place.n_tokens)
         if self.shape.positions is None:
             return unpack(values)
-        return unpack_chosen(values, self.shape.parts.rows(place.n_tokens), place.n_tokens)
+        return unpack_chosen(values, self.shape.stored.rows(place.n_tokens), place.n_tokens)

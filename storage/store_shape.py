@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from storage.errors import ForeignStore, UnknownName, UsageError
-from storage.kept_parts import BY_ROW, ChosenParts
+from storage.kept import BY_ROW, DTYPES, Kept
 from storage.numbers import spans
 from storage.rebuild import LayerTerms, Rebuild
 from storage.triangles import entries, row_starts
@@ -37,9 +37,6 @@ MEANING: Mapping[str, str] = {
     "sink_mass": "attention that a learned sink takes, so that each row of attention sums to 1 less this",
     "gate": "what each head's sum of attention times value is multiplied with before the output projection",
 }
-
-STORED_DTYPES: Mapping[str, str] = {"float32": "<f4", "float16": "<f2", "bfloat16": "<u2"}
-"""How a dtype lies in the store; bfloat16, which Zarr lacks, as its 16 bits."""
 
 
 _UNUSED = {
@@ -87,20 +84,30 @@ class StoreShape:
         for kind, dtype in self.dtypes.items():
             if kind not in AXES:
                 raise UnknownName.among("kind of tensor", kind, AXES)
-            if dtype not in STORED_DTYPES:
-                raise UnknownName.among("dtype of the store", dtype, STORED_DTYPES, where=kind)
+            if dtype not in DTYPES:
+                raise UnknownName.among("dtype of the store", dtype, DTYPES, where=kind)
         if len(self.windows) != self.n_layers:
             raise ValueError(f"expected a window for each of {self.n_layers} layers, got {len(self.windows)}")
         if not {*self._layers, *self.attention_layers} <= set(range(self.n_layers)):
             raise ValueError(f"expected layers from 0 to {self.n_layers - 1}, got {self.kept or self.attended}")
         if ({"query", "key"} <= set(self.dtypes)) != (self.rebuild is not None):
             raise ValueError("expected query and key together with how attention is rebuilt from them")
-        _ = self.parts  # which refuses heads and positions that cannot be
+        if self.heads is not None and not (self.heads and set(self.heads) <= set(range(self.n_heads))):
+            raise ValueError(f"expected heads from 0 to {self.n_heads - 1}, got {self.heads}")
+        _ = self.stored  # which refuses positions that cannot be
 
     @property
-    def parts(self) -> ChosenParts:
-        """The heads and query positions that are kept."""
-        return ChosenParts(self.n_heads, self.heads, self.positions)
+    def stored(self) -> Kept:
+        """What is kept of the model: layers, heads, query positions, kinds and dtypes."""
+        return Kept(self.kept, self.heads, self.positions, self.dtypes)
+
+    def serving(self, kind: str) -> list[int]:
+        """For each kept query head, where the head of a kind that serves it lies among those kept."""
+        return self.stored.serving(self.n_heads_of(kind), self.n_heads)
+
+    def heads_of(self, kind: str) -> tuple[int, ...]:
+        """The heads of a kind that are kept, by the model's own numbers."""
+        return self.stored.heads_of(self.n_heads_of(kind), self.n_heads)
 
     def n_heads_of(self, kind: str) -> int:
         """Heads that the model has of a kind: of queries, or of the values or keys that serve them."""
@@ -110,7 +117,7 @@ class StoreShape:
 
     def n_kept_heads(self, kind: str) -> int:
         """Heads of a kind that are kept."""
-        return len(self.parts.of(self.n_heads_of(kind)))
+        return len(self.heads_of(kind))
 
     @property
     def kept_layers(self) -> tuple[int, ...]:
@@ -174,7 +181,7 @@ class StoreShape:
         """Attention weights kept of a head for a document: the lower triangle, or all if attention is not causal; of
         chosen query positions their rows of it."""
         if self.positions is not None:
-            rows = self.parts.rows(length)
+            rows = self.stored.rows(length)
             return row_starts(rows)[-1] if self.causal else len(rows) * length
         return entries(length) if self.causal else length * length
 
@@ -202,7 +209,7 @@ class StoreShape:
         if kind == "attention":
             return [self.entries(n) for n in lengths]
         if kind in BY_ROW and self.positions is not None:
-            return [len(self.parts.rows(n)) for n in lengths]
+            return [len(self.stored.rows(n)) for n in lengths]
         return list(lengths)
 
     def describe(self, kind: str) -> dict[str, Any]:
@@ -215,7 +222,7 @@ class StoreShape:
             "dtype": self.dtypes[kind],
             "bits": self.dtypes[kind] == "bfloat16",
             **({} if self._every(kind) else {"layers": list(self.layer_numbers(kind))}),
-            **self.parts.describe(kind, AXES[kind], self.n_heads_of(kind)),
+            **self.stored.describe(kind, AXES[kind], self.n_heads_of(kind), self.n_heads),
         }
 
     def _every(self, kind: str) -> bool:

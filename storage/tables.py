@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from storage.columns import as_column, row_count
-from storage.errors import DamagedPart
+from storage.errors import VERIFY, DamagedPart
 from storage.filesystem import Filesystem, translate_os_errors
 from storage.manifest import Checksum, FileRecord
 
@@ -161,7 +161,7 @@ def read_table(fs: Filesystem, path: str, columns: Sequence[str] | None = None) 
                 "a whole Parquet file",
                 got=str(error),
                 where=fs.absolute(path),
-                remedy="Run `theodolite verify`, then the same command again.",
+                remedy=VERIFY,
             ) from error
 
 

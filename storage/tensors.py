@@ -15,8 +15,9 @@ import numpy as np
 import torch
 
 from storage.chunks import Array, encode, metadata
-from storage.errors import StoreError
+from storage.errors import AGAIN, StoreError
 from storage.filesystem import Filesystem
+from storage.kept import DTYPES
 from storage.layout import (
     MODEL,
     MODEL_BIAS,
@@ -33,7 +34,7 @@ from storage.layout import (
 from storage.manifest import FileRecord
 from storage.refusals import fits, raise_unfit
 from storage.store_reader import ActivationStore, DocumentLayer, ShardReader
-from storage.store_shape import AXES, STORED_DTYPES, StoreShape
+from storage.store_shape import AXES, StoreShape
 
 __all__ = [
     "ActivationStore",
@@ -134,10 +135,10 @@ class ShardWriter:
         offsets = [0, *accumulate(self.shape.steps(kind, lengths))]
         attributes = {**self.shape.describe(kind), "document_offsets": offsets}
         if "positions" in attributes:
-            attributes["query_positions"] = [list(self.shape.parts.rows(n)) for n in lengths]
+            attributes["query_positions"] = [list(self.shape.stored.rows(n)) for n in lengths]
         shape = (self.shape.layers(kind), *self.shape.layer_shape(kind, lengths))
         fill = _NAN_BITS if dtype == "bfloat16" else float("nan")
-        return Array(shape, STORED_DTYPES[dtype], AXES[kind], attributes, fill)
+        return Array(shape, DTYPES[dtype], AXES[kind], attributes, fill)
 
     def _groups(self, documents: Sequence[int], lengths: Sequence[int]) -> dict[str, dict[str, Any]]:
         groups: dict[str, dict[str, Any]] = {
@@ -171,7 +172,7 @@ class ShardWriter:
                 if missing
                 else f"{sorted(self._lengths)}",
                 where=self._files.folder,
-                remedy="The shard was not captured whole: run the same command again.",
+                remedy=f"The shard was not captured whole: {AGAIN}.",
             )
 
     def _check_documents(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from storage.errors import ForeignStore, UnknownName, UsageError
 from storage.store_reader import ActivationStore
-from tasks.capture.folder import Prepared
+from tasks.capture.folder import CaptureFolder
 
 if TYPE_CHECKING:
     from tasks.models.interventions import Condition
@@ -24,7 +24,7 @@ _ROOM = 4
 class CapturedReplay:
     """What a replay needs of a capture: its store, and its model, which is loaded when something runs."""
 
-    prepared: Prepared
+    prepared: CaptureFolder
     store: ActivationStore
     query_block: int = 128
     """Queries of attention at a time."""
@@ -39,7 +39,7 @@ class CapturedReplay:
 
         Raises UnknownName, MissingPart, DamagedPart or ForeignStore.
         """
-        prepared = Prepared.open(runs, capture)
+        prepared = CaptureFolder.open(runs, capture)
         store, settings = ActivationStore.open(prepared.fs, capture), prepared.settings
         block = settings["query_block"] if query_block is None else query_block
         return cls(prepared, store, block, batch_tokens or _ROOM * settings["batch_tokens"])

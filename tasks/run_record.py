@@ -14,7 +14,7 @@ from storage.errors import MissingPart
 from storage.layout import FINAL, shard_part
 from storage.manifest import require
 from storage.tables import write_table
-from tasks.capture.folder import Prepared
+from tasks.capture.folder import CaptureFolder
 from tasks.capture.tables import STAGES
 
 
@@ -29,7 +29,7 @@ class StageRun:
     seed: int
 
     @classmethod
-    def read(cls, prepared: Prepared, stage: str, key: str) -> Self:
+    def read(cls, prepared: CaptureFolder, stage: str, key: str) -> Self:
         record = require(
             prepared.manifest.read_stage(stage, key),
             ("version", "parameters", "seed", "started_at", "finished_at"),
@@ -42,7 +42,7 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-def request(prepared: Prepared, run: StageRun) -> None:
+def request(prepared: CaptureFolder, run: StageRun) -> None:
     """Make this run the stage's current one. What was done before under the same key stays done."""
     try:
         record = prepared.manifest.read_stage(run.stage, run.key)
@@ -60,7 +60,7 @@ def request(prepared: Prepared, run: StageRun) -> None:
     _write(prepared, {**record, "parameters": run.parameters, "requested_at": _now()})
 
 
-def mark(prepared: Prepared, run: StageRun, status: str) -> None:
+def mark(prepared: CaptureFolder, run: StageRun, status: str) -> None:
     """Set the run's status (done, partial, failed); the first time it is done is when it finished."""
     record = prepared.manifest.read_stage(run.stage, run.key)
     if status == "done" and record["status"] == "done":
@@ -68,7 +68,7 @@ def mark(prepared: Prepared, run: StageRun, status: str) -> None:
     _write(prepared, {**record, "status": status, "finished_at": _now()})
 
 
-def _write(prepared: Prepared, record: dict[str, Any]) -> None:
+def _write(prepared: CaptureFolder, record: dict[str, Any]) -> None:
     """The record in the manifest, and the same as one row of the table of stages."""
     prepared.manifest.write_stage(record["stage"], record["key"], record)
     rows, quality, done = _totals(prepared, record["stage"], record["key"])
@@ -92,7 +92,7 @@ def _write(prepared: Prepared, record: dict[str, Any]) -> None:
     write_table(prepared.fs, path, STAGES, pa.Table.from_pylist([row], schema=STAGES.schema))
 
 
-def _totals(prepared: Prepared, stage: str, key: str) -> tuple[int, dict[str, int], int]:
+def _totals(prepared: CaptureFolder, stage: str, key: str) -> tuple[int, dict[str, int], int]:
     """Rows, quality counts and number of shards, summed over the published parts of one run."""
     layout, manifest = prepared.layout, prepared.manifest
     shard_paths = [_shard_record(prepared, stage, key, shard) for shard in range(prepared.n_shards)]
@@ -105,7 +105,7 @@ def _totals(prepared: Prepared, stage: str, key: str) -> tuple[int, dict[str, in
     return sum(sum(p.rows.values()) for p in parts), dict(quality), len(shards)
 
 
-def _shard_record(prepared: Prepared, stage: str, key: str, shard: int) -> str:
+def _shard_record(prepared: CaptureFolder, stage: str, key: str, shard: int) -> str:
     if stage == "capture":
         return prepared.layout.shard_record(shard)
     return prepared.layout.part_record(stage, key, shard_part(shard))

@@ -8,12 +8,13 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from flows import options as o
+from flows.capture_options import CaptureOptions, with_capture_options
 from flows.captures import Standing, described, pick_capture, standings
 from flows.checks import check_tables, checks_told
 from flows.config_file import configure
 from flows.console import FAILED, INCOMPLETE, answering, output, plain
 from flows.progress import display_for, shown_by, work
-from flows.session import add_place, capture_options, runs_folder
+from flows.session import add_place, runs_folder
 from flows.summary import capped
 from storage.errors import StoreError, UnknownName
 from storage.filesystem import open_runs
@@ -26,39 +27,22 @@ if TYPE_CHECKING:
 
 
 @answering
+@with_capture_options()
 def plan(
     config: o.ConfigFile = None,
-    model: o.Model = None,
-    corpus: o.Corpus = None,
-    field: o.Field = None,
-    window: o.Window = None,
-    stride: o.Stride = None,
-    max_documents: o.MaxDocuments = None,
-    deduplicate: o.Deduplicate = None,
-    bos: o.Bos = None,
-    dtype: o.DType = None,
-    store_dtype: o.StoreDType = None,
-    attention: o.Attention = None,
-    layers: o.Layers = None,
-    heads: o.Heads = None,
-    positions: o.Positions = None,
-    keep: o.Keep = None,
-    padding: o.Padding = None,
-    device: o.Device = None,
+    *,
+    options: CaptureOptions,
     runs: o.Runs = None,
     as_json: o.Json = False,
     verbose: o.Verbose = False,
 ) -> int | None:
     """What a capture will be and cost: bytes, operations, memory. Takes what `run` takes; nothing is captured."""
-    from tasks.capture.describe import describe_once
     from tasks.capture.plan import plan_capture, smaller
 
-    chosen = configure(config, {"capture": capture_options(locals()), "run": {"runs": runs}}, ())
+    chosen = configure(config, {"capture": options, "run": {"runs": runs}}, ())
     out = output()
     with shown_by(display_for(out.errors)):
-        described = describe_once(chosen.capture.settings(), work)
-        with work(*described.extent()):
-            planned = plan_capture(described, chosen.run.runs)
+        planned = plan_capture(chosen.capture, chosen.run.runs, work)
     left_out = ", ".join(f"{n:,} {why.replace('_', ' ')}" for why, n in planned.left_out.items() if n)
     out.say(f"{planned.capture}: {planned.model} ({planned.family})")
     cap = capped(planned.n_docs, chosen.capture.max_documents)
@@ -72,7 +56,7 @@ def plan(
     )
     kinds = ", ".join(f"{kind} {_size(n)}" for kind, n in planned.bytes_by_kind.items() if n)
     out.say(f"  {_size(planned.bytes_total)} before compression ({kinds}); {_size(planned.free_bytes)} are free")
-    out.say(f"  attention {planned.attention}: {_ways(planned.attention, planned.attention_bytes)}")
+    out.say(f"  attention {planned.attention}: {_storages(planned.attention, planned.attention_bytes)}")
     if "attention" in planned.bytes_by_kind and store_dtypes(chosen.capture.store_dtype)["attention"] == "float16":
         out.say("  float16 keeps no weight below 6e-8: means and shares over logarithms leave those entries out")
     if chosen.capture.device not in ("auto", "cpu"):
@@ -125,7 +109,7 @@ def verify(
     chosen = pick_capture(where, capture)
     with shown_by(display_for(out.errors)), work("verify", count_records(where, chosen), "parts"):
         parts, problems = verify_capture(where, chosen)
-    left = _tell_left(where, chosen)
+    left = _report_shards_left(where, chosen)
     try:
         checks = check_tables(where, [chosen])
     except (StoreError, UnknownName) as error:  # a table's file or a record is lost or damaged: the lines above name it
@@ -135,23 +119,23 @@ def verify(
     for problem in problems:
         out.say(problem, style="red")
     out.say(f"{chosen}: {parts} parts read again, {len(problems)} problems")
-    broken = _tell_checks(checks, verbose=verbose)
-    rerun = _tell_rerun(where, chosen, documents, seed or 0) if not problems else None
+    broken = _report_checks(checks, verbose=verbose)
+    rerun = _report_sample(where, chosen, documents, seed or 0) if not problems else None
     with suppress(StoreError):  # a damaged record, which is among the problems: the tables cannot be counted
         add_place(where, chosen)
-    told = {"parts": parts, "problems": problems, "checks": plain([asdict(c) for c in checks])}
-    out.add(verify={**told, "sample": plain(asdict(rerun)) if rerun else None})
+    found = {"parts": parts, "problems": problems, "checks": plain([asdict(c) for c in checks])}
+    out.add(verify={**found, "sample": plain(asdict(rerun)) if rerun else None})
     if problems or broken or (rerun and rerun.problems):
         return FAILED
     return INCOMPLETE if left else None
 
 
-def _tell_left(where: str, capture: str) -> bool:
-    """Whether shards are not captured yet, which are told; what is damaged is told elsewhere."""
-    from tasks.capture.folder import Prepared
+def _report_shards_left(where: str, capture: str) -> bool:
+    """Print how many shards are not captured yet; whether there are any. Damage is reported elsewhere."""
+    from tasks.capture.folder import CaptureFolder
 
     with suppress(StoreError):
-        prepared = Prepared.open(where, capture)
+        prepared = CaptureFolder.open(where, capture)
         left, out = len(prepared.shards_left()), output()
         out.add(shards={"total": prepared.n_shards, "left": left})
         if left:
@@ -161,13 +145,13 @@ def _tell_left(where: str, capture: str) -> bool:
     return False
 
 
-def _tell_checks(checks: list[CheckResult], *, verbose: bool) -> bool:
-    """Whether one is broken. Those that had no rows hold nothing, and are listed only where all is asked for."""
+def _report_checks(checks: list[CheckResult], *, verbose: bool) -> bool:
+    """Print the checks; whether one is broken. Those that had no rows check nothing, and are listed with `verbose`."""
     out = output()
-    told = [c for c in checks if c.rows_checked or not c.passed]
+    with_rows = [c for c in checks if c.rows_checked or not c.passed]
     rows = [
         [c.name, _word(c), c.rows_checked, c.worst, "" if c.passed else c.message]
-        for c in (checks if verbose else told)
+        for c in (checks if verbose else with_rows)
     ]
     if rows:
         out.table(["check", "", "rows", "worst error", ""], rows)
@@ -184,8 +168,8 @@ def _word(check: CheckResult) -> str:
     return "holds" if check.rows_checked else "no rows"
 
 
-def _tell_rerun(where: str, capture: str, documents: int, seed: int) -> Rerun | None:
-    """Run a sample of documents again and tell the worst errors; None if none was asked for."""
+def _report_sample(where: str, capture: str, documents: int, seed: int) -> Rerun | None:
+    """Run a sample of documents again and print the worst errors; None without documents."""
     if documents == 0:
         return None
     from tasks.capture.verify_sample import RERUN, rerun_sample
@@ -234,13 +218,13 @@ def models(as_json: o.Json = False, verbose: o.Verbose = False) -> None:
     )
 
 
-def _ways(chosen: str, sizes: Mapping[str, int]) -> str:
+def _storages(attention: str, sizes: Mapping[str, int]) -> str:
     """The two ways to keep attention side by side, and which is the smaller."""
-    sides = ", ".join(f"{way} {_size(n)}" for way, n in sizes.items())
+    sides = ", ".join(f"{storage} {_size(n)}" for storage, n in sizes.items())
     if len(sizes) == 1:
         return f"{sides} before compression; it cannot be rebuilt"
-    smallest = min(sizes, key=lambda way: sizes[way])
-    hint = "" if chosen in (smallest, "none") else f"; --attention {smallest} is the smaller"
+    smallest = min(sizes, key=lambda storage: sizes[storage])
+    hint = "" if attention in (smallest, "none") else f"; --attention {smallest} is the smaller"
     return f"{sides} before compression{hint}"
 
 

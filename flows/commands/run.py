@@ -8,15 +8,16 @@ from typing import Annotated, Any
 import typer
 
 from flows import options as o
+from flows.capture_options import CaptureOptions, with_capture_options
 from flows.captures import pick_capture
 from flows.config import Config
 from flows.config_file import chosen_stages, configure, require_kept, stage_changes
 from flows.console import answering, output
 from flows.progress import work
-from flows.session import WITH_MODEL, WITHOUT_MODEL, capture_options, run_flow, runs_folder, tell_work
+from flows.session import WITH_MODEL, WITHOUT_MODEL, report_work, run_flow, runs_folder
 from flows.summary import tell_account, tell_found, tell_next, tell_place
 from storage.errors import UnknownName
-from tasks.capture.folder import Prepared
+from tasks.capture.folder import CaptureFolder
 from tasks.models.loading import pick_device
 from tasks.stages.parameters import stage_parameters
 from tasks.stages.registry import stage as declared
@@ -24,25 +25,11 @@ from tasks.stages.requirements import require_captured
 
 
 @answering
+@with_capture_options()
 def run(
     config: o.ConfigFile = None,
-    model: o.Model = None,
-    corpus: o.Corpus = None,
-    field: o.Field = None,
-    window: o.Window = None,
-    stride: o.Stride = None,
-    max_documents: o.MaxDocuments = None,
-    deduplicate: o.Deduplicate = None,
-    bos: o.Bos = None,
-    dtype: o.DType = None,
-    store_dtype: o.StoreDType = None,
-    attention: o.Attention = None,
-    layers: o.Layers = None,
-    heads: o.Heads = None,
-    positions: o.Positions = None,
-    keep: o.Keep = None,
-    padding: o.Padding = None,
-    device: o.Device = None,
+    *,
+    options: CaptureOptions,
     runs: o.Runs = None,
     stages: o.Stages = None,
     set_: o.Set = None,
@@ -51,18 +38,24 @@ def run(
     as_json: o.Json = False,
     verbose: o.Verbose = False,
 ) -> None:
-    """Capture, do the stages, check, and tell what was found. Needs no arguments: the sample model and text."""
-    given = locals()
+    """Capture, run the stages, check the tables, print what was found. Without arguments: the sample model and text."""
     chosen = configure(
         config,
         {
-            "capture": capture_options(given),
+            "capture": options,
             "run": {"runs": runs, "stages": stages, "seed": seed, "workers": workers},
         },
         set_ or (),
     )
 
     require_kept(chosen.capture, chosen_stages(chosen))
+
+    prepared = ""
+
+    def first() -> Sequence[str]:
+        nonlocal prepared
+        prepared = _prepare(chosen)
+        return _modules(chosen.run.runs, prepared)
 
     def flow() -> Any:
         from flows.full_run import full_run
@@ -75,67 +68,58 @@ def run(
             chosen.run.runs,
             chosen.run.seed,
             chosen.run.workers,
+            prepared,
         )
 
-    outcome = run_flow(flow, chosen.run.runs, lambda: _prepare(chosen))
-    tell_work(outcome)
-    own = config is not None or max_documents is not None
+    outcome = run_flow(flow, chosen.run.runs, first)
+    report_work(outcome)
+    own = config is not None or options["max_documents"] is not None
     tell_account(chosen.run.runs, outcome, None if own else chosen.capture.max_documents)
     tell_place(chosen.run.runs, outcome.capture)
     tell_next(chosen.run.runs, outcome.capture)
 
 
 @answering
+@with_capture_options(required=("model", "corpus"))
 def capture(
-    model: Annotated[str, typer.Option("--model", help="sample, smollm2-135m, a folder, a .gguf file, or a hub id.")],
-    corpus: Annotated[
-        list[str],
-        typer.Option("--corpus", help="Files of text or images, folders or globs; python-topics. Repeatable."),
-    ],
-    field: o.Field = None,
-    window: o.Window = None,
-    stride: o.Stride = None,
-    max_documents: o.MaxDocuments = None,
-    deduplicate: o.Deduplicate = None,
-    bos: o.Bos = None,
-    dtype: o.DType = None,
-    store_dtype: o.StoreDType = None,
-    attention: o.Attention = None,
-    layers: o.Layers = None,
-    heads: o.Heads = None,
-    positions: o.Positions = None,
-    keep: o.Keep = None,
-    padding: o.Padding = None,
-    device: o.Device = None,
+    *,
+    options: CaptureOptions,
     runs: o.Runs = None,
     as_json: o.Json = False,
     verbose: o.Verbose = False,
 ) -> None:
     """Capture a model over a corpus into an activation store."""
-    given = locals()
-    chosen = configure("everything", {"capture": capture_options(given), "run": {"runs": runs}}, ())
+    chosen = configure("everything", {"capture": options, "run": {"runs": runs}}, ())
+
+    prepared = ""
+
+    def first() -> Sequence[str]:
+        nonlocal prepared
+        prepared = _prepare(chosen)
+        return _modules(chosen.run.runs, prepared)
 
     def flow() -> Any:
         from flows.capture_run import capture_run
 
-        return capture_run(chosen.capture, chosen.run.runs)
+        return capture_run(chosen.capture, chosen.run.runs, prepared)
 
-    outcome = run_flow(flow, chosen.run.runs, lambda: _prepare(chosen))
-    tell_work(outcome)
+    outcome = run_flow(flow, chosen.run.runs, first)
+    report_work(outcome)
     tell_place(chosen.run.runs, outcome.capture)
 
 
-def _prepare(chosen: Config) -> Sequence[str]:
-    """What the flow does first, done before it: a mistake in the model, the text or a setting is told at once."""
-    from tasks.capture.describe import describe_once
+def _prepare(chosen: Config) -> str:
+    """Prepare the capture before the flow starts: a mistake in the model, the text or a setting is reported at once."""
     from tasks.capture.plan import prepare_capture
 
     if chosen.capture.device not in ("auto", "cpu"):
         pick_device(chosen.capture.device)  # it loads torch, which is needed anyway
-    described = describe_once(chosen.capture.settings(), work)
-    with work(*described.extent()):
-        capture = prepare_capture(described, chosen.run.runs)
-    return WITH_MODEL if Prepared.open(chosen.run.runs, capture).shards_left() else WITHOUT_MODEL
+    return prepare_capture(chosen.capture, chosen.run.runs, work)
+
+
+def _modules(runs: str, capture: str) -> Sequence[str]:
+    """What the flow of a prepared capture will import."""
+    return WITH_MODEL if CaptureFolder.open(runs, capture).shards_left() else WITHOUT_MODEL
 
 
 @answering
@@ -158,7 +142,7 @@ def stage(
     where = runs_folder(runs)
 
     def first() -> Sequence[str]:
-        require_captured(Prepared.open(where, pick_capture(where, capture)), declared(name))
+        require_captured(CaptureFolder.open(where, pick_capture(where, capture)), declared(name))
         return WITH_MODEL if declared(name).needs_model else WITHOUT_MODEL
 
     def flow() -> Any:
@@ -167,7 +151,7 @@ def stage(
         return stage_run(name, capture, stage_changes(set_ or ()).get(name), where, seed or 0, workers)
 
     outcome = run_flow(flow, where, first, capture)
-    tell_work(outcome)
+    report_work(outcome)
     tell_found(where, outcome)
     tell_place(where, outcome.capture)
     output().add(stage=name)

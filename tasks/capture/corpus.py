@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from storage.errors import ModelError, UsageError
 from tasks.capture.cost import ConfigShape
-from tasks.capture.key import CaptureSettings
+from tasks.capture.settings import CaptureSettings
 from tasks.corpora.files import CorpusFile
 from tasks.corpora.images import ImageStream
 from tasks.corpora.preprocessing import Preprocessor

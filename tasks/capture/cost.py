@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from storage.errors import ModelError
-from storage.kept_parts import ChosenParts
-from tasks.capture.kept import ATTENTION_KINDS, Chosen
+from storage.kept import Kept, bytes_of
+from tasks.capture.kept import ATTENTION_KINDS, kept_of
 from tasks.models.attention_layers import LAYERS, attended_layers
 from tasks.models.families import POSITIONS, first_position, n_streams
 from tasks.models.table import FALLBACK, FAMILIES, INTERFACE
 
-BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 _UNGATED = {
     *("gpt2", "gpt_neox", "gpt_neo", "gptj", "gpt_bigcode", "codegen", "opt", "bloom", "falcon", "mpt", "phi"),
     *("persimmon", "nemotron", "starcoder2", "arcee", "apertus", "ega_gpt2"),
@@ -130,33 +129,35 @@ def _size(name: str, value: Any, least: int, where: str) -> int:
     return value
 
 
-def stored_bytes(shape: ConfigShape, lengths: list[int], chosen: Chosen) -> dict[str, int]:
+def stored_bytes(shape: ConfigShape, lengths: list[int], kept: Kept) -> dict[str, int]:
     """Bytes of each kind of tensor before compression, which then saves more the sparser attention is."""
-    tokens, layers = sum(lengths), len(attention_layers(shape, chosen.layers))
-    streams = shape.n_layers if chosen.layers is None else len(chosen.layers)
-    following = 0 if chosen.layers is None else len({layer + 1 for layer in chosen.layers} - {*chosen.layers})
-    parts = parts_of(shape, chosen)
-    heads, kv_heads, key_heads = (len(parts.of(n)) for n in (shape.n_heads, shape.n_kv_heads, shape.n_key_heads))
+    tokens, layers = sum(lengths), len(attention_layers(shape, kept.layers))
+    streams = shape.n_layers if kept.layers is None else len(kept.layers)
+    following = 1 if kept.layers is None else len({layer + 1 for layer in kept.layers} - {*kept.layers})
+    n_heads = (shape.n_heads, shape.n_kv_heads, shape.n_key_heads)
+    heads, kv_heads, key_heads = (len(kept.heads_of(n, shape.n_heads)) for n in n_heads)
     values = {
-        "attention": layers * heads * sum(_entries(shape, parts, t) for t in lengths),
-        "query": layers * sum(parts.n_rows(t) for t in lengths) * heads * shape.d_qk,
+        "attention": layers * heads * sum(_entries(shape, kept, t) for t in lengths),
+        "query": layers * sum(kept.n_rows(t) for t in lengths) * heads * shape.d_qk,
         "key": layers * tokens * key_heads * shape.d_qk,
         "value": layers * tokens * kv_heads * shape.d_value,
         "output_input": layers * tokens * heads * shape.d_value,
         "gate": layers * tokens * heads * shape.d_value,
-        "residual": (streams + (1 if chosen.layers is None else following)) * tokens * shape.streams * shape.d_model,
+        "residual": (streams + following) * tokens * shape.streams * shape.d_model,
     }
-    sizes = {kind: values[kind] * BYTES[dtype] for kind, dtype in chosen.dtypes(sinks=False, gated=shape.gated).items()}
     return {
-        **sizes,
+        **{kind: values[kind] * bytes_of(dtype) for kind, dtype in kept.dtypes.items()},
         "output_projection": len(attention_layers(shape, None)) * shape.n_heads * shape.d_value * shape.d_model * 4,
     }
 
 
-def attention_bytes(shape: ConfigShape, lengths: list[int], chosen: Chosen) -> dict[str, int]:
+def attention_bytes(shape: ConfigShape, lengths: list[int], settings: Mapping[str, Any]) -> dict[str, int]:
     """Bytes before compression of attention `stored` and `rebuilt`: all else being the same, what to choose between."""
-    ways = {way: stored_bytes(shape, lengths, replace(chosen, attention=way)) for way in ("stored", "rebuilt")}
-    return {way: sum(sizes[kind] for kind in ATTENTION_KINDS[way]) for way, sizes in ways.items()}
+    return {
+        storage: sum(stored_bytes(shape, lengths, kept_of(settings, attention=storage))[kind] for kind in kinds)
+        for storage, kinds in ATTENTION_KINDS.items()
+        if kinds
+    }
 
 
 def attention_layers(shape: ConfigShape, chosen: tuple[int, ...] | None) -> tuple[int, ...]:
@@ -165,16 +166,11 @@ def attention_layers(shape: ConfigShape, chosen: tuple[int, ...] | None) -> tupl
     return there if chosen is None else tuple(layer for layer in chosen if layer in there)
 
 
-def parts_of(shape: ConfigShape, chosen: Chosen) -> ChosenParts:
-    """The heads and query positions that are kept of a model of this shape."""
-    return ChosenParts(shape.n_heads, chosen.heads, None if chosen.positions is None else str(chosen.positions))
-
-
-def _entries(shape: ConfigShape, parts: ChosenParts, length: int) -> int:
+def _entries(shape: ConfigShape, kept: Kept, length: int) -> int:
     """Attention weights kept of one head for a document."""
-    if parts.positions is None:
+    if kept.positions is None:
         return shape.entries(length)
-    return parts.n_rows(length) * length if not shape.causal else sum(row + 1 for row in parts.rows(length))
+    return kept.n_rows(length) * length if not shape.causal else sum(row + 1 for row in kept.rows(length))
 
 
 def parameters(shape: ConfigShape) -> int:
@@ -197,20 +193,19 @@ def memory_peak(
     batch: list[int],
     dtype: str,
     query_block: int,
-    chosen: Chosen,
+    kept: Kept,
 ) -> int:
     """Bytes of the model and of the largest forward batch: one layer's tensors, never all layers'.
 
     A layer's triangle of attention, the chosen part of it, is held only where attention is `stored`.
     """
-    width, longest, n = BYTES[dtype], max(lengths[i] for i in batch), len(batch)
+    width, longest, n = bytes_of(dtype), max(lengths[i] for i in batch), len(batch)
     tokens = longest * n
     weights = (parameters(shape) + shape.vocab * shape.d_model) * width
     hidden = tokens * (6 * shape.d_model + 3 * shape.d_mlp) * width
     scores = 3 * n * shape.n_heads * min(query_block, longest) * longest * 4
-    parts = parts_of(shape, chosen)
-    packed = 3 * n * len(parts.kept_heads) * _entries(shape, parts, longest) * 4
-    kept = packed if chosen.attention == "stored" else 0
+    packed = 3 * n * len(kept.query_heads(shape.n_heads)) * _entries(shape, kept, longest) * 4
+    packed = packed if "attention" in kept.kinds else 0
     if shape.way == FALLBACK:  # its code computes all queries at once
         scores = 3 * n * shape.n_heads * longest * longest * 4
-    return weights + hidden + scores + kept + 128 * shape.vocab * 8
+    return weights + hidden + scores + packed + 128 * shape.vocab * 8

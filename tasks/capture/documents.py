@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from storage.errors import DamagedPart
+from storage.errors import VERIFY, DamagedPart
 from storage.filesystem import Filesystem
 from storage.layout import Layout
 from storage.manifest import Checksum, FileRecord
@@ -25,7 +25,7 @@ from storage.tables import INT, TEXT, PartWriter, TableSpec
 from tasks.corpora.windows import Document
 from tasks.progress import Progress, emit
 
-DOCUMENTS = "documents"
+DOCUMENTS_WORK = "documents"
 """The kind of progress that laying out documents tells, and its unit."""
 
 GROUP_TOKENS = 1 << 18
@@ -56,7 +56,7 @@ def write_windows(fs: Filesystem, path: str, documents: Iterable[Document]) -> t
         for group in chain([first] if first else [], groups):
             writer.add(_columns(group, len(lengths)))
             lengths += [len(d.token_ids) for d in group]
-            emit(Progress(DOCUMENTS, len(group), DOCUMENTS))
+            emit(Progress(DOCUMENTS_WORK, len(group), DOCUMENTS_WORK))
         record, _ = writer.close()
     return record, lengths
 
@@ -186,7 +186,7 @@ def _readable(where: str) -> Iterator[None]:
             "a whole Parquet file",
             got=str(error),
             where=where,
-            remedy="Run `theodolite verify`, then the same command again.",
+            remedy=VERIFY,
         ) from error
 
 

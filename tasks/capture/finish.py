@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from storage.errors import IncompleteRun
+from storage.errors import RESUME, IncompleteRun
+from storage.kept import DTYPES
 from storage.layout import FINAL
 from storage.tables import PartWriter, TableSpec
 from tasks.capture.corpus import reading_of
-from tasks.capture.folder import Prepared
-from tasks.capture.plan import read_windows
-from tasks.capture.tables import CAPTURES, DOCUMENTS, HEADS, TOKENS
+from tasks.capture.documents import read_windows
+from tasks.capture.folder import CaptureFolder
+from tasks.capture.tables import CAPTURES, DOCUMENT_ROWS, HEADS, TOKENS
 from tasks.models.families import family_of
 from tasks.models.loading import pick_device
 from tasks.models.sources import resolve
@@ -25,19 +26,18 @@ if TYPE_CHECKING:
     from storage.tensors import ActivationStore, StoreShape
 
 CAPTURE = "capture"
-FROM_FINE_TO_COARSE = ("float32", "float16", "bfloat16")
 
 
-def capture_run_record(prepared: Prepared) -> StageRun:
+def capture_run_record(folder: CaptureFolder) -> StageRun:
     """The capture itself as a row of the table of stages."""
-    ingredients = prepared.record["ingredients"]
-    return StageRun(CAPTURE, prepared.record["key"], ingredients["capture_version"], ingredients, 0)
+    ingredients = folder.record["ingredients"]
+    return StageRun(CAPTURE, folder.record["key"], ingredients["capture_version"], ingredients, 0)
 
 
 def request_capture(runs: str, capture: str) -> None:
     """Note that the capture was asked for; a capture under way shows as partial."""
-    prepared = Prepared.open(runs, capture)
-    request(prepared, capture_run_record(prepared))
+    folder = CaptureFolder.open(runs, capture)
+    request(folder, capture_run_record(folder))
 
 
 def finish_capture(runs: str, capture: str) -> bool:
@@ -45,53 +45,51 @@ def finish_capture(runs: str, capture: str) -> bool:
 
     Raises IncompleteRun, and leaves the capture partial, where shards are missing.
     """
-    prepared = Prepared.open(runs, capture)
-    left = prepared.shards_left()
-    run = capture_run_record(prepared)
+    folder = CaptureFolder.open(runs, capture)
+    left = folder.shards_left()
+    run = capture_run_record(folder)
     if left:
-        mark(prepared, run, "partial")
+        mark(folder, run, "partial")
         raise IncompleteRun(
-            f"all {prepared.n_shards} shards of the capture",
+            f"all {folder.n_shards} shards of the capture",
             got=f"{len(left)} missing (shards {', '.join(map(str, left[:8]))}{' …' if len(left) > 8 else ''})",
             where=f"capture {capture}",
-            remedy="What is done is kept; run the same command again to do the rest.",
+            remedy=RESUME,
         )
-    layout = prepared.layout
+    layout = folder.layout
     record_path = layout.part_record(CAPTURE, run.key, FINAL)
-    done = publish_once(
-        prepared.fs, layout, record_path, "capture-final", lambda staging: _tables(prepared, run, staging)
-    )
-    mark(prepared, run, "done")
+    done = publish_once(folder.fs, layout, record_path, "capture-final", lambda staging: _tables(folder, run, staging))
+    mark(folder, run, "done")
     return done
 
 
-def _tables(prepared: Prepared, run: StageRun, staging: str) -> PartResult:
+def _tables(folder: CaptureFolder, run: StageRun, staging: str) -> PartResult:
     from storage.tensors import ActivationStore
 
-    store = ActivationStore.open(prepared.fs, prepared.layout.capture)
-    documents = read_windows(prepared.fs, prepared.layout)
+    store = ActivationStore.open(folder.fs, folder.layout.capture)
+    documents = read_windows(folder.fs, folder.layout)
     windows = {**documents.to_pydict(), "digest": list(documents.digests())}
     token_ids = [np.asarray(ids, dtype=np.int32) for ids in windows["token_ids"]]
     nll = [store.shard(shard).nll(doc) for shard in store.shards for doc in store.documents(shard)]
     tables: list[tuple[TableSpec, Mapping[str, Any]]] = [
-        (CAPTURES, _capture_columns(prepared, store)),
-        (DOCUMENTS, _document_columns(windows, token_ids, nll)),
-        (TOKENS, _token_columns(prepared, token_ids, nll)),
+        (CAPTURES, _capture_columns(folder, store)),
+        (DOCUMENT_ROWS, _document_columns(windows, token_ids, nll)),
+        (TOKENS, _token_columns(folder, token_ids, nll)),
         (HEADS, _head_columns(store)),
     ]
     work = PartResult()
     for spec, columns in tables:
         writer = PartWriter(
-            prepared.fs,
+            folder.fs,
             f"{staging}/{spec.name}.parquet",
             spec,
-            {"capture": prepared.layout.capture, "stage_key": run.key},
+            {"capture": folder.layout.capture, "stage_key": run.key},
         )
         writer.add(columns)
         record, rows = writer.close()
-        work.add_file(writer.path, prepared.layout.table_part(spec.name, run.key, FINAL), record)
+        work.add_file(writer.path, folder.layout.table_part(spec.name, run.key, FINAL), record)
         work.rows[spec.name] = rows
-    work.quality = dict(prepared.record["left_out"])
+    work.quality = dict(folder.record["left_out"])
     return work
 
 
@@ -107,8 +105,8 @@ def _document_columns(windows: dict[str, list], token_ids: list[np.ndarray], nll
     }
 
 
-def _token_columns(prepared: Prepared, token_ids: list[np.ndarray], nll: list[np.ndarray]) -> dict[str, Any]:
-    reading = reading_of(resolve(prepared.model), prepared.record["model_config"])
+def _token_columns(folder: CaptureFolder, token_ids: list[np.ndarray], nll: list[np.ndarray]) -> dict[str, Any]:
+    reading = reading_of(resolve(folder.model), folder.record["model_config"])
     lengths = np.asarray([len(ids) for ids in token_ids])
     return {
         "doc": np.repeat(np.arange(len(lengths), dtype=np.int32), lengths),
@@ -135,16 +133,16 @@ def _head_columns(store: ActivationStore) -> dict[str, Any]:
     }
 
 
-def _capture_columns(prepared: Prepared, store: ActivationStore) -> dict[str, Any]:
-    record, settings, shape = prepared.record, prepared.settings, store.shape
-    parts = [prepared.manifest.published(prepared.layout.shard_record(i)) for i in range(prepared.n_shards)]
+def _capture_columns(folder: CaptureFolder, store: ActivationStore) -> dict[str, Any]:
+    record, settings, shape = folder.record, folder.settings, store.shape
+    parts = [folder.manifest.published(folder.layout.shard_record(i)) for i in range(folder.n_shards)]
     published = [part for part in parts if part is not None]
     seconds = sum(part.quality["milliseconds"] for part in published) / 1000
     n_tokens = sum(record["lengths"])
     ingredients = record["ingredients"]
     family = family_of(record["model_config"], where=settings["model"])
     values = {
-        "name": prepared.layout.capture,
+        "name": folder.layout.capture,
         "model": settings["model"],
         "model_digest": ingredients["model_digest"],
         "family": family.model_type,
@@ -192,5 +190,5 @@ def _store_dtypes(shape: StoreShape) -> dict[str, str]:
     """Every kept kind's dtype; attention that is rebuilt is as coarse as the coarser of query and key."""
     if shape.rebuild is None:
         return dict(shape.dtypes)
-    coarser = max((shape.dtypes[kind] for kind in ("query", "key")), key=FROM_FINE_TO_COARSE.index)
+    coarser = max((shape.dtypes[kind] for kind in ("query", "key")), key=list(DTYPES).index)
     return {**shape.dtypes, "attention": coarser}

@@ -17,7 +17,7 @@ _FIELDS = (
 
 
 @dataclass(frozen=True)
-class Prepared:
+class CaptureFolder:
     """A capture that was prepared: where it lies and what its record says."""
 
     fs: Filesystem
@@ -25,7 +25,7 @@ class Prepared:
     record: dict[str, Any]
 
     @classmethod
-    def open(cls, runs: str, capture: str) -> Prepared:
+    def open(cls, runs: str, capture: str) -> CaptureFolder:
         fs, layout = open_runs(runs), Layout(capture)
         record = require(Manifest(fs, layout).read_capture(), _FIELDS, fs.absolute(layout.capture_record))
         return cls(fs, layout, record)

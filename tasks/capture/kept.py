@@ -6,14 +6,12 @@ Loads no torch, so that `plan` answers at once.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from storage.errors import UnknownName, UsageError
-from storage.kept_parts import ALL_HEADS, ALL_POSITIONS
+from storage.kept import DTYPES, Kept
 from storage.numbers import Positions, number_set, parts
 
-DTYPES = ("float32", "float16", "bfloat16")
 WAYS = ("stored", "rebuilt", "none", "auto")
 """How attention is kept: as tapped; as the query and key that it is rebuilt from; not at all. auto is one of the first
 two, which planning decides."""
@@ -26,54 +24,40 @@ and the heads' gate beside the value."""
 KINDS = ("attention", "query", "key", *OTHER_KINDS, "sink_mass", "gate")
 
 
-@dataclass(frozen=True)
-class Chosen:
-    """The choices of a capture's settings, taken apart."""
+def kept_of(
+    settings: Mapping[str, Any], *, attention: str | None = None, sinks: bool = False, gated: bool = False
+) -> Kept:
+    """What a capture of these settings keeps; later settings may be absent in a record of an earlier version.
 
-    attention: str
-    """stored | rebuilt | none"""
-    layers: tuple[int, ...] | None
-    """The layers that are kept; None for all."""
-    kinds: tuple[str, ...]
+    attention: stored, rebuilt or none in place of the settings' own; `auto` that is not decided adds no kind.
+    sinks, gated: whether the family has learned sinks, and gates its heads.
+    """
+    layers, heads, positions = (settings.get(name) for name in ("layers", "heads", "positions"))
+    attention = attention or settings["attention"]
+    others = _other_kinds(settings)
+    sink_mass = ("sink_mass",) if sinks and attention == "stored" else ()
+    gate = ("gate",) if gated and "value" in others else ()
+    dtypes = store_dtypes(settings["store_dtype"])
+    return Kept(
+        layers=None if layers is None else number_set(layers, "layers"),
+        heads=None if heads is None else number_set(heads, "heads"),
+        positions=None if positions is None else str(Positions.parse(positions)),
+        dtypes={kind: dtypes[kind] for kind in (*ATTENTION_KINDS.get(attention, ()), *others, *sink_mass, *gate)},
+    )
+
+
+def offered_by(settings: Mapping[str, Any]) -> frozenset[str]:
+    """What can be read from such a store, whatever the family: kinds, attention also where it is rebuilt, and whether
+    it has all heads and all query positions."""
+    kept, attention = kept_of(settings), settings["attention"]
+    with_attention = {"attention", "sink_mass"} if attention != "none" else set()
+    return frozenset({*kept.kinds, *with_attention}) | kept.whole
+
+
+def _other_kinds(settings: Mapping[str, Any]) -> tuple[str, ...]:
     """The kinds that are kept besides attention."""
-    dtype_of: Mapping[str, str]
-    """Every kind, kept or not, and its dtype."""
-    heads: tuple[int, ...] | None = None
-    """The query heads that are kept, and of keys and values those that they look at; None for all."""
-    positions: Positions | None = None
-    """The query positions whose attention is kept; None for all."""
-
-    @classmethod
-    def of(cls, settings: Mapping[str, Any]) -> Chosen:
-        """The choices of a capture's settings, of which later ones may be absent in a record of an earlier version."""
-        layers, keep = settings.get("layers"), settings.get("keep")
-        kinds = OTHER_KINDS if keep is None else tuple(kind for kind in OTHER_KINDS if kind in parts(keep))
-        numbers = None if layers is None else number_set(layers, "layers")
-        heads, positions = settings.get("heads"), settings.get("positions")
-        return cls(
-            settings["attention"],
-            numbers,
-            kinds,
-            store_dtypes(settings["store_dtype"]),
-            None if heads is None else number_set(heads, "heads"),
-            None if positions is None else Positions.parse(positions),
-        )
-
-    def dtypes(self, *, sinks: bool, gated: bool = False) -> dict[str, str]:
-        """What the store keeps: each kind and its dtype. `sinks`, `gated`: whether the family has them."""
-        attention = ATTENTION_KINDS[self.attention]
-        kept = (*attention, *self.kinds, *(("sink_mass",) if sinks and self.attention == "stored" else ()))
-        kept = (*kept, *(("gate",) if gated and "value" in self.kinds else ()))
-        return {kind: self.dtype_of[kind] for kind in kept}
-
-    def offered(self) -> frozenset[str]:
-        """What can be read from such a store, whatever the family: kinds, attention also where it is rebuilt, and
-        whether it has all heads and all query positions."""
-        rebuilt = {"attention"} if self.attention in ("rebuilt", "auto") else set()
-        kept = () if self.attention == "auto" else ATTENTION_KINDS[self.attention]
-        kinds = {*kept, *self.kinds, *rebuilt, *(("sink_mass",) if self.attention != "none" else ())}
-        wholes = {ALL_HEADS: self.heads is None, ALL_POSITIONS: self.positions is None}
-        return frozenset({*kinds, *(name for name, whole in wholes.items() if whole)})
+    keep = settings.get("keep")
+    return OTHER_KINDS if keep is None else tuple(kind for kind in OTHER_KINDS if kind in parts(keep))
 
 
 def canonical_kinds(text: str) -> str | None:

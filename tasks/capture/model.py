@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from functools import lru_cache
 
-from tasks.capture.folder import Prepared
+from tasks.capture.folder import CaptureFolder
 from tasks.models.loading import LoadedModel, load_model, pick_device
 from tasks.models.sources import resolve_captured
 
@@ -23,11 +23,11 @@ def _load(name: str, dtype: str, device: str, digest: str) -> LoadedModel:
     return loaded
 
 
-def captured_model(prepared: Prepared) -> LoadedModel:
+def captured_model(folder: CaptureFolder) -> LoadedModel:
     """The capture's model, kept in this process until another is asked for.
 
     Raises ForeignStore where its files are not those that were captured, or ModelError.
     """
-    settings = prepared.settings
+    settings = folder.settings
     device = pick_device(settings["device"])
-    return _load(prepared.model, settings["dtype"], device, prepared.record["ingredients"]["model_digest"])
+    return _load(folder.model, settings["dtype"], device, folder.record["ingredients"]["model_digest"])

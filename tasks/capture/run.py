@@ -13,14 +13,14 @@ from storage.errors import ModelError
 from storage.layout import under
 from storage.manifest import placed
 from storage.tensors import Chunk, ShardWriter, StoreShape, model_moves, write_model
-from tasks.capture.folder import Prepared
-from tasks.capture.kept import Chosen
-from tasks.capture.key import blocks
+from tasks.capture.batches import group_by_tokens
+from tasks.capture.documents import read_windows
+from tasks.capture.folder import CaptureFolder
+from tasks.capture.kept import kept_of
 from tasks.capture.model import captured_model
 from tasks.capture.pipeline import Pipeline
-from tasks.capture.plan import read_windows
 from tasks.models.loading import LoadedModel
-from tasks.models.packing import Kept
+from tasks.models.packing import Packing
 from tasks.models.rebuild import rebuild_of, sink_logits
 from tasks.models.run import TapSettings, capture_batch, listen
 from tasks.progress import Progress, emit, waits
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 def shards_left(runs: str, capture: str) -> list[int]:
     """The shards that are not published yet."""
-    return Prepared.open(runs, capture).shards_left()
+    return CaptureFolder.open(runs, capture).shards_left()
 
 
 def capture_shards(runs: str, capture: str, shards: Sequence[int]) -> list[int]:
@@ -44,37 +44,38 @@ def capture_shards(runs: str, capture: str, shards: Sequence[int]) -> list[int]:
 
     Raises CaptureCheckError, naming model, layer, document and row, where an identity of attention does not hold.
     """
-    prepared = Prepared.open(runs, capture)
-    loaded = captured_model(prepared)
-    shape = store_shape(loaded, prepared.settings)
-    _publish_model(prepared, loaded, shape)
-    documents = read_windows(prepared.fs, prepared.layout)
+    folder = CaptureFolder.open(runs, capture)
+    loaded = captured_model(folder)
+    shape = store_shape(loaded, folder.settings)
+    _publish_model(folder, loaded, shape)
+    documents = read_windows(folder.fs, folder.layout)
     done = []
     for shard in shards:
 
         def compute(staging: str, shard: int = shard) -> PartResult:
-            return _capture(prepared, loaded, shape, documents, shard, staging)
+            return _capture(folder, loaded, shape, documents, shard, staging)
 
-        if _publish_shard(prepared, shard, compute):
+        if _publish_shard(folder, shard, compute):
             done.append(shard)
     return done
 
 
-def _publish_shard(prepared: Prepared, shard: int, compute: Any) -> bool:
-    layout = prepared.layout
+def _publish_shard(folder: CaptureFolder, shard: int, compute: Any) -> bool:
+    layout = folder.layout
     wait = bind(waits, "capture", f"shard {shard}")
-    return publish_once(prepared.fs, layout, layout.shard_record(shard), f"shard-{shard:05d}", compute, wait)
+    return publish_once(folder.fs, layout, layout.shard_record(shard), f"shard-{shard:05d}", compute, wait)
 
 
 def warm_up(runs: str, capture: str) -> None:
     """Load the capture's model and touch every weight, so that what follows measures capture alone."""
-    for weight in captured_model(Prepared.open(runs, capture)).model.parameters():
+    for weight in captured_model(CaptureFolder.open(runs, capture)).model.parameters():
         weight.sum()
 
 
 def store_shape(loaded: LoadedModel, settings: Mapping[str, Any]) -> StoreShape:
     """The shape of the store that this model fills under a capture's settings."""
-    a, chosen = loaded.anatomy, Chosen.of(settings)
+    a = loaded.anatomy
+    kept = kept_of(settings, sinks=a.kind.sinks is not None, gated=bool(a.gates))
     rebuild = None
     if settings["attention"] == "rebuilt":
         rebuild = rebuild_of(a, listen(loaded), loaded.dtype, loaded.name)
@@ -86,19 +87,19 @@ def store_shape(loaded: LoadedModel, settings: Mapping[str, Any]) -> StoreShape:
         streams=a.n_streams,
         d_value=a.d_value,
         causal=a.causal,
-        dtypes=chosen.dtypes(sinks=a.kind.sinks is not None, gated=bool(a.gates)),
+        dtypes=kept.dtypes,
         windows=a.windows,
-        kept=chosen.layers,
-        heads=chosen.heads,
-        positions=None if chosen.positions is None else str(chosen.positions),
+        kept=kept.layers,
+        heads=kept.heads,
+        positions=kept.positions,
         rebuild=rebuild,
         attended=a.attended if a.kind.hybrid else None,
         gated=bool(a.gates),
     )
 
 
-def _publish_model(prepared: Prepared, loaded: LoadedModel, shape: StoreShape) -> None:
-    fs, layout = prepared.fs, prepared.layout
+def _publish_model(folder: CaptureFolder, loaded: LoadedModel, shape: StoreShape) -> None:
+    fs, layout = folder.fs, folder.layout
 
     def compute(staging: str) -> PartResult:
         sinks = _sinks(loaded) if shape.rebuild is not None and shape.rebuild.sinks else None
@@ -130,21 +131,21 @@ def _sinks(loaded: LoadedModel) -> torch.Tensor:
 
 
 def _capture(
-    prepared: Prepared, loaded: LoadedModel, shape: StoreShape, windows: Windows, shard: int, staging: str
+    folder: CaptureFolder, loaded: LoadedModel, shape: StoreShape, windows: Windows, shard: int, staging: str
 ) -> PartResult:
     started = time.perf_counter()
-    documents = prepared.record["shards"][shard]
+    documents = folder.record["shards"][shard]
     token_ids, inputs = [], []
     for doc in documents:
         token_ids.append(windows["token_ids"][doc].values.to_numpy())
         inputs.append(windows.inputs(doc))
-    folder = f"{staging}/shard"
-    batches = blocks([len(t) for t in token_ids], prepared.settings["batch_tokens"], padded=True)
-    writer = ShardWriter(prepared.fs, folder, shape)
+    staged = f"{staging}/shard"
+    batches = group_by_tokens([len(t) for t in token_ids], folder.settings["batch_tokens"], padded=True)
+    writer = ShardWriter(folder.fs, staged, shape)
     nll: list[np.ndarray] = []
     with _pipeline(writer, loaded) as pipeline:
         for batch, members in enumerate(batches):
-            given, numbers = [inputs[i] for i in members], [documents[i] for i in members]
+            batch_inputs, numbers = [inputs[i] for i in members], [documents[i] for i in members]
             lengths = [len(token_ids[i]) for i in members]
             writer.begin_batch(batch, lengths, numbers)
 
@@ -156,10 +157,10 @@ def _capture(
                     pipeline.flush()
 
             with _memory(loaded, numbers, sum(lengths)):
-                nll += capture_batch(loaded, given, _tap_settings(prepared, shape), keep, numbers)
+                nll += capture_batch(loaded, batch_inputs, _tap_settings(folder, shape), keep, numbers)
             emit(Progress("capture", sum(lengths), "tokens"))
     work = PartResult(quality={"milliseconds": round(1000 * (time.perf_counter() - started))})
-    work.add_folder(folder, prepared.layout.shard(shard), writer.close(documents, token_ids, nll))
+    work.add_folder(staged, folder.layout.shard(shard), writer.close(documents, token_ids, nll))
     return work
 
 
@@ -186,6 +187,6 @@ def _pipeline(writer: ShardWriter, loaded: LoadedModel) -> Pipeline[Chunk]:
     return Pipeline(writer.encode, writer.put, threads=torch.get_num_threads(), take_turns=on_cpu)
 
 
-def _tap_settings(prepared: Prepared, shape: StoreShape) -> TapSettings:
-    settings = prepared.settings
-    return TapSettings(settings["query_block"], settings["padding"], shape.dtypes, Kept.of(shape))
+def _tap_settings(folder: CaptureFolder, shape: StoreShape) -> TapSettings:
+    settings = folder.settings
+    return TapSettings(settings["query_block"], settings["padding"], shape.dtypes, Packing.of(shape))

@@ -39,7 +39,7 @@ CAPTURES = table(
     versions=TEXT,
     config=TEXT,
 )
-DOCUMENTS = table(
+DOCUMENT_ROWS = table(
     "documents", {"doc": INT}, source=TEXT, start_token=INT, digest=TEXT, n_tokens=INT, nll_sum=DOUBLE, n_predicted=INT
 )
 TOKENS = table("tokens", {"doc": INT, "position": INT}, token_id=INT, token=TEXT, nll=REAL)
@@ -59,4 +59,4 @@ STAGES = table(
     quality=TEXT,
 )
 
-CAPTURE_TABLES: tuple[TableSpec, ...] = (CAPTURES, DOCUMENTS, TOKENS, HEADS)
+CAPTURE_TABLES: tuple[TableSpec, ...] = (CAPTURES, DOCUMENT_ROWS, TOKENS, HEADS)

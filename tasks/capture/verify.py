@@ -8,18 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from storage.errors import StoreError
+from storage.errors import AGAIN, StoreError
 from storage.filesystem import Filesystem, open_runs
 from storage.layout import FINAL, KEY_DIGITS, Layout, shard_part, under
 from storage.manifest import FileRecord, Manifest
 from tasks.capture.documents import record_of
 from tasks.capture.finish import CAPTURE
-from tasks.capture.folder import Prepared
+from tasks.capture.folder import CaptureFolder
 from tasks.progress import Progress, emit
 
 _MISSING = "missing"
-_DAMAGED = "Delete this file and run the same command again."
-_LOST = "Run the same command again: it makes what is missing."
+_DAMAGED = f"Delete this file and {AGAIN}."
+_LOST = f"{AGAIN.capitalize()}: it makes what is missing."
 
 
 def verify_capture(runs: str, capture: str) -> tuple[int, list[str]]:
@@ -58,9 +58,9 @@ def _expected(fs: Filesystem, layout: Layout) -> _Expected:
     """What the capture's record and those of its stages call for: every part of what is done, else what lies there."""
     found, n_shards, done = _Expected(), 0, False
     try:
-        prepared = Prepared.open(fs.where, layout.capture)
-        n_shards, done = prepared.n_shards, _is_done(fs, layout, CAPTURE, prepared.record["key"])
-        found.problems += _windows_problem(prepared)
+        folder = CaptureFolder.open(fs.where, layout.capture)
+        n_shards, done = folder.n_shards, _is_done(fs, layout, CAPTURE, folder.record["key"])
+        found.problems += _windows_problem(folder)
     except StoreError as error:
         found.problems.append(_unreadable(layout.capture_record, error))
     found.add(fs, layout.model_record, needed=done)
@@ -110,16 +110,16 @@ def _unreadable(path: str, error: StoreError) -> str:
     return f"{path}: {error}"  # its remedy says what to do
 
 
-def _windows_problem(prepared: Prepared) -> Iterator[str]:
-    path = prepared.layout.windows
-    if not prepared.fs.exists(path):
+def _windows_problem(folder: CaptureFolder) -> Iterator[str]:
+    path = folder.layout.windows
+    if not folder.fs.exists(path):
         yield f"{path}: {_MISSING}. {_LOST}"
         return
     try:
-        expected = FileRecord(**prepared.record["windows"])
+        expected = FileRecord(**folder.record["windows"])
     except TypeError:
-        where = prepared.layout.capture_record
-        yield f"{where}: expected the size and checksum of {path}, got {prepared.record['windows']!r}. {_DAMAGED}"
+        where = folder.layout.capture_record
+        yield f"{where}: expected the size and checksum of {path}, got {folder.record['windows']!r}. {_DAMAGED}"
         return
-    if record_of(prepared.fs, path) != expected:
+    if record_of(folder.fs, path) != expected:
         yield f"{path}: its content is not what the manifest says. {_DAMAGED}"

@@ -14,7 +14,7 @@ import numpy as np
 
 from storage.errors import ForeignStore, ModelError, UsageError
 from tasks.capture.documents import read_windows
-from tasks.capture.folder import Prepared
+from tasks.capture.folder import CaptureFolder
 from tasks.models.sources import ModelSource, resolve_captured
 from tasks.progress import Progress, emit
 
@@ -75,50 +75,50 @@ def rerun_sample(runs: str, capture: str, documents: int, seed: int) -> Rerun:
     """
     from storage.tensors import ActivationStore
 
-    prepared = Prepared.open(runs, capture)
-    source = _source(prepared)
+    folder = CaptureFolder.open(runs, capture)
+    source = _source(folder)
     if isinstance(source, str):
         return Rerun(note=source)
-    left = set(prepared.shards_left())
-    published = [shard for shard in range(prepared.n_shards) if shard not in left]
+    left = set(folder.shards_left())
+    published = [shard for shard in range(folder.n_shards) if shard not in left]
     if not published:
         return Rerun(note="nothing is run again: no shard is captured yet")
-    store = ActivationStore.open(prepared.fs, capture)
-    short, longest = _short_enough(prepared, store, published)
+    store = ActivationStore.open(folder.fs, capture)
+    short, longest = _short_enough(folder, store, published)
     chosen = np.random.default_rng(seed).permutation(np.asarray(short, dtype=int))[:documents]
     rerun = Rerun(sorted(map(int, chosen)))
     if not rerun.documents:
         rerun.note = f"nothing is run again: every document is longer than {longest} tokens, too long for one pass"
         return rerun
-    _hold(prepared, store, source, rerun)
+    _hold(folder, store, source, rerun)
     return rerun
 
 
-def _source(prepared: Prepared) -> ModelSource | str:
+def _source(folder: CaptureFolder) -> ModelSource | str:
     """The model's files, or why there are none. Raises ForeignStore where they are not those that were captured."""
-    name, digest = prepared.model, prepared.record["ingredients"]["model_digest"]
+    name, digest = folder.model, folder.record["ingredients"]["model_digest"]
     try:
         return resolve_captured(name, digest, "Its files changed since; --documents 0 verifies without the model.")
     except (ModelError, UsageError) as error:
         return f"nothing is run again, the model is not there any more: {error}"
 
 
-def _short_enough(prepared: Prepared, store: ActivationStore, shards: Iterable[int]) -> tuple[list[int], int]:
+def _short_enough(folder: CaptureFolder, store: ActivationStore, shards: Iterable[int]) -> tuple[list[int], int]:
     """The documents of these shards that one pass of the plain model has room for, and their largest length."""
     longest = int((MOST_BYTES / (4 * store.shape.n_layers * store.shape.n_heads)) ** 0.5)
-    documents = [doc for shard in shards for doc in prepared.record["shards"][shard]]
-    return [doc for doc in documents if prepared.record["lengths"][doc] <= longest], longest
+    documents = [doc for shard in shards for doc in folder.record["shards"][shard]]
+    return [doc for doc in documents if folder.record["lengths"][doc] <= longest], longest
 
 
-def _hold(prepared: Prepared, store: ActivationStore, source: ModelSource, rerun: Rerun) -> None:
+def _hold(folder: CaptureFolder, store: ActivationStore, source: ModelSource, rerun: Rerun) -> None:
     from tasks.models.loading import pick_device
     from tasks.models.plain import load_plain, run_plain
 
-    settings, n_layers = prepared.settings, store.shape.n_layers
+    settings, n_layers = folder.settings, store.shape.n_layers
     loaded = load_plain(source, settings["dtype"], pick_device(settings["device"]))
     rerun.layers = [LayerErrors(layer) for layer in range(n_layers + 1)]
-    shards = {doc: shard for shard, docs in enumerate(prepared.record["shards"]) for doc in docs}
-    windows = read_windows(prepared.fs, prepared.layout)
+    shards = {doc: shard for shard, docs in enumerate(folder.record["shards"]) for doc in docs}
+    windows = read_windows(folder.fs, folder.layout)
     for doc in rerun.documents:
         reader, laid_out = store.shard(shards[doc]), windows["token_ids"][doc].values.to_numpy()
         if not np.array_equal(reader.token_ids(doc), laid_out):
@@ -151,8 +151,8 @@ def _hold_layer(
 
 def _own(reader: ShardReader, kind: str, doc: int) -> list[Sequence[int] | None]:
     """Along each axis of a kind the model's own numbers of the heads and queries that are kept; None for all."""
-    parts, length = reader.shape.parts, reader.lengths[reader.documents.index(doc)]
-    kept = {"head": parts.heads, "query": None if parts.positions is None else parts.rows(length)}
+    stored, length = reader.shape.stored, reader.lengths[reader.documents.index(doc)]
+    kept = {"head": stored.heads, "query": None if stored.positions is None else stored.rows(length)}
     return [kept.get(axis) for axis in _AXES[kind]]
 
 
@@ -184,7 +184,7 @@ def _rounded(reader: ShardReader, layer: int, doc: int) -> Tensor | None:
         return None
     query, key = (_stored(reader, layer, kind, doc) for kind in ("query", "key"))
     assert query is not None and key is not None
-    of_heads = key[:, shape.parts.serving(shape.n_heads_of("key"))]
+    of_heads = key[:, shape.serving("key")]
     dtypes = [getattr(torch, shape.dtypes[kind]) for kind in ("query", "key")]
     return rounding_bound(query, of_heads, shape.terms(layer, None), dtypes).unsqueeze(-1)
 

@@ -13,6 +13,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from storage.errors import ModelError, UsageError
+from storage.kept import DTYPES
 from tasks.models.families import Anatomy, anatomy_of, family_of
 from tasks.models.sources import ModelSource, has_tokenizer, model_digest, read_config, resolve, tokenizer_digest
 from tasks.models.table import FALLBACK, INTERFACE, Family
@@ -38,7 +39,6 @@ __all__ = [
 _WITHOUT_POOLER = ("distilbert", "dinov2", "dinov2_with_registers")
 """Encoders whose class takes no word about a pooling layer, since it has none with weights."""
 
-DTYPES = ("float32", "float16", "bfloat16")
 DEVICES = ("auto", "cpu", "cuda", "mps")
 
 

@@ -1,4 +1,4 @@
-"""What of a forward pass is kept: the store's shape as the tap needs it."""
+"""How what is kept of a forward pass is packed: the store's shape as the tap needs it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from storage import triangles
-from storage.kept_parts import BY_ROW, ChosenParts
+from storage.kept import BY_ROW, Kept
 from storage.rebuild import LayerTerms
 from tasks.models.rebuild import sink_logits
 
@@ -23,7 +23,7 @@ _BY_DEFAULT = frozenset({"attention", "value", "output_input", "residual", "sink
 
 
 @dataclass(frozen=True)
-class Kept:
+class Packing:
     """Which kinds of which layers, heads and positions are kept, and in which dtype query and key are."""
 
     kinds: frozenset[str] = _BY_DEFAULT
@@ -32,7 +32,7 @@ class Kept:
     dtypes: Mapping[str, torch.dtype] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, shape: StoreShape) -> Kept:
+    def of(cls, shape: StoreShape) -> Packing:
         """What a store of this shape keeps."""
         return cls(frozenset(shape.dtypes), shape, {kind: getattr(torch, name) for kind, name in shape.dtypes.items()})
 
@@ -40,17 +40,17 @@ class Kept:
         return kind in self.kinds and (self.shape is None or layer in self.shape.layer_numbers(kind))
 
     @property
-    def parts(self) -> ChosenParts | None:
-        """The heads and query positions that are kept; None where all are."""
-        return None if self.shape is None or self.shape.parts.all else self.shape.parts
+    def chosen(self) -> Kept | None:
+        """What is kept, where heads or query positions are chosen; None where all are kept."""
+        return None if self.shape is None or self.shape.stored.every_head_and_position else self.shape.stored
 
     def n_heads(self, anatomy: Anatomy) -> int:
         """Query heads whose attention is kept."""
-        return anatomy.n_heads if self.parts is None else len(self.parts.kept_heads)
+        return anatomy.n_heads if self.chosen is None else len(self.chosen.query_heads(anatomy.n_heads))
 
     def entries(self, length: int, *, causal: bool) -> int:
         """Weights kept of one head for a document: its causal triangle, all, or the chosen rows of either."""
-        if self.parts is not None and self.shape is not None:
+        if self.chosen is not None and self.shape is not None:
             return self.shape.entries(length)
         return triangles.entries(length) if causal else length**2
 
@@ -60,21 +60,21 @@ class Kept:
         out (H', n): the document's, in the stored dtype; what is not kept of the block is left out.
         """
         end = first_row + alpha.shape[1]
-        if self.parts is None:
+        if self.chosen is None:
             self._pack_all(alpha, first_row, end, length, out, causal=causal)
             return
-        kept = self.parts.rows(length)
+        kept = self.chosen.rows(length)
         before, rows = [row for row in kept if row < first_row], [row for row in kept if first_row <= row < end]
         if not rows:
             return
-        if self.parts.heads is not None:
-            alpha = alpha[list(self.parts.heads)]
-        chosen = alpha[:, [row - first_row for row in rows]]  # (H', R, K)
+        if self.chosen.heads is not None:
+            alpha = alpha[list(self.chosen.heads)]
+        of_rows = alpha[:, [row - first_row for row in rows]]  # (H', R, K)
         if causal:
             starts = triangles.row_starts([*before, *rows])
-            triangles.pack_chosen(chosen, rows, out[:, starts[len(before)] : starts[-1]])
+            triangles.pack_chosen(of_rows, rows, out[:, starts[len(before)] : starts[-1]])
         else:
-            out[:, len(before) * length : (len(before) + len(rows)) * length] = chosen.flatten(1)
+            out[:, len(before) * length : (len(before) + len(rows)) * length] = of_rows.flatten(1)
 
     @staticmethod
     def _pack_all(alpha: Tensor, first_row: int, end: int, length: int, out: Tensor, *, causal: bool) -> None:
@@ -86,13 +86,13 @@ class Kept:
 
     def part(self, kind: str, tensor: Tensor, lengths: Sequence[int]) -> Tensor:
         """What is kept of a kind's (N, …), documents of these lengths one after the other; attention comes packed."""
-        if self.parts is None or self.shape is None or kind in ("attention", "residual"):
+        if self.chosen is None or self.shape is None or kind in ("attention", "residual"):
             return tensor
-        if kind in BY_ROW and self.parts.positions is not None:
+        if kind in BY_ROW and self.chosen.positions is not None:
             starts = [0, *accumulate(lengths)]
-            rows = [start + row for start, n in zip(starts, lengths, strict=False) for row in self.parts.rows(n)]
+            rows = [start + row for start, n in zip(starts, lengths, strict=False) for row in self.chosen.rows(n)]
             tensor = tensor[rows]
-        return tensor[:, list(self.parts.of(self.shape.n_heads_of(kind)))] if self.parts.heads else tensor
+        return tensor[:, list(self.shape.heads_of(kind))] if self.chosen.heads else tensor
 
     def terms(self, anatomy: Anatomy, layer: int) -> LayerTerms:
         """How attention of a layer is rebuilt; ValueError where the store keeps no query and key."""
@@ -101,5 +101,5 @@ class Kept:
         return self.shape.terms(layer, sink_logits(anatomy, layer))
 
 
-EVERYTHING = Kept()
+EVERYTHING = Packing()
 """Attention as tapped, and all else, of every layer."""

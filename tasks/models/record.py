@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from tasks.models import selfcheck
 from tasks.models.families import Anatomy
-from tasks.models.packing import EVERYTHING, Kept
+from tasks.models.packing import EVERYTHING, Packing
 from tasks.models.query_blocks import QueryBlocks
 from tasks.models.rebuild import Heard, RebuildSample
 from tasks.models.selfcheck import OutputProbe, Place
@@ -76,7 +76,7 @@ class BatchRecord:
         model_name: str,
         query_block: int,
         attention_dtype: torch.dtype,
-        kept: Kept = EVERYTHING,
+        kept: Packing = EVERYTHING,
     ) -> None:
         self.anatomy, self.spans, self._emit_to = anatomy, tuple(spans), emit
         self.model_name, self.query_block, self.attention_dtype = model_name, query_block, attention_dtype

@@ -16,7 +16,7 @@ from tasks.models import selfcheck, tap
 from tasks.models.families import first_position, max_positions
 from tasks.models.inputs import PIXELS, Feed
 from tasks.models.loading import LoadedModel, torch_dtype, transformers_major
-from tasks.models.packing import EVERYTHING, Kept
+from tasks.models.packing import EVERYTHING, Packing
 from tasks.models.rebuild import Heard
 from tasks.models.record import BatchRecord, Emit, Span
 from tasks.models.scoring import token_nll
@@ -34,7 +34,7 @@ class TapSettings:
     """right | left: where shorter documents of a batch are filled up; moves last bits only."""
     dtypes: Mapping[str, str] = field(default_factory=lambda: {"attention": "float32"})
     """Kind of tensor → the dtype it is stored in; attention is packed into it at once."""
-    kept: Kept = EVERYTHING
+    kept: Packing = EVERYTHING
     """Which kinds of which layers are emitted."""
 
     def __post_init__(self) -> None:
@@ -117,7 +117,7 @@ def listen(loaded: LoadedModel) -> dict[int, Heard]:
         model_name=loaded.name,
         query_block=length,
         attention_dtype=torch.float32,
-        kept=Kept(frozenset()),
+        kept=Packing(frozenset()),
     )
     with torch.inference_mode(), tap.active(record):
         loaded.anatomy.body(**feed.tensors(loaded, [blank], record.spans, length))

@@ -16,7 +16,7 @@ from storage.arrays import read_arrays, write_arrays
 from storage.errors import DamagedPart
 from storage.layout import under
 from storage.manifest import PartRecord
-from tasks.capture.folder import Prepared
+from tasks.capture.folder import CaptureFolder
 
 Arrays = dict[str, np.ndarray]
 
@@ -25,7 +25,7 @@ Arrays = dict[str, np.ndarray]
 class Checkpoints:
     """The pieces of one part, for the process that holds the part's lock."""
 
-    prepared: Prepared
+    prepared: CaptureFolder
     stage: str
     key: str
     part: str
@@ -48,7 +48,7 @@ class Checkpoints:
         return arrays
 
 
-def forget(prepared: Prepared, stage: str, key: str) -> None:
+def forget(prepared: CaptureFolder, stage: str, key: str) -> None:
     """Remove what a stage's parts kept on their way: all are published."""
     prepared.fs.remove(prepared.layout.checkpoint_records_root(stage, key))
     prepared.fs.remove(prepared.layout.checkpoints_root(stage, key))

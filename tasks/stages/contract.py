@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, fields
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
-from storage.kept_parts import ALL_HEADS, ALL_POSITIONS
+from storage.kept import ALL_HEADS, ALL_POSITIONS
 from storage.table_checks import Completeness
 from storage.tables import TableSpec
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from storage.store_shape import StoreShape
     from storage.tensors import ActivationStore, ShardReader
-    from tasks.capture.folder import Prepared
+    from tasks.capture.folder import CaptureFolder
     from tasks.replay import CapturedReplay
 
     Partial = dict[str, np.ndarray]
@@ -59,7 +59,7 @@ class StageContext:
     """The combined survey of all shards; None in a stage without a survey."""
     n_shards: int = field(default=0, compare=False)
     """Shards of the capture."""
-    prepared: Prepared | None = field(default=None, compare=False)
+    prepared: CaptureFolder | None = field(default=None, compare=False)
     """The capture's folder and record: its documents, its tokenizer's name. None outside a run."""
     once: Once = field(default=lambda _name, compute: compute(), compare=False)
     """once(name, compute): the arrays of a piece of a long shard, kept in case the shard is interrupted."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from storage.arrays import read_arrays, write_arrays
 from storage.layout import Layout
 from storage.tables import PartWriter
-from tasks.capture.folder import Prepared
+from tasks.capture.folder import CaptureFolder
 from tasks.progress import Progress, emit, waits
 from tasks.run_record import StageRun
 from tasks.shard import PartResult, publish_once
@@ -55,7 +55,7 @@ def progress_of(stage: Stage, kind: str, n_layers: int) -> Advance:
     return advance
 
 
-def publish_part(prepared: Prepared, run: StageRun, part: str, compute: Callable[[str], PartResult]) -> bool:
+def publish_part(prepared: CaptureFolder, run: StageRun, part: str, compute: Callable[[str], PartResult]) -> bool:
     """Do a part of the stage unless it is done; True if it was done here and now."""
     layout = prepared.layout
     name = f"{run.stage}-{run.key[:16]}-{part}"
@@ -64,7 +64,7 @@ def publish_part(prepared: Prepared, run: StageRun, part: str, compute: Callable
 
 
 def keep_partial(
-    prepared: Prepared, run: StageRun, part: str, partial: Partial, staging: str, work: PartResult
+    prepared: CaptureFolder, run: StageRun, part: str, partial: Partial, staging: str, work: PartResult
 ) -> None:
     """Add the arrays that a part leaves to its work."""
     staged = f"{staging}/partial.safetensors"
@@ -72,7 +72,7 @@ def keep_partial(
     work.add_file(staged, path, write_arrays(prepared.fs, staged, partial))
 
 
-def read_partial(prepared: Prepared, run: StageRun, part: str) -> Partial:
+def read_partial(prepared: CaptureFolder, run: StageRun, part: str) -> Partial:
     """The arrays that a part left, checked against its record: damaged ones must not reach the totals."""
     layout, path = prepared.layout, prepared.layout.partial(run.stage, run.key, part)
     record = prepared.manifest.read_part(layout.part_record(run.stage, run.key, part))

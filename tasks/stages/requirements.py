@@ -6,12 +6,12 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from storage.errors import CorpusError, UsageError
-from storage.kept_parts import ALL_HEADS, ALL_POSITIONS
-from tasks.capture.folder import Prepared
-from tasks.capture.kept import Chosen
-from tasks.capture.key import stage_key
+from storage.kept import ALL_HEADS, ALL_POSITIONS
+from tasks.capture.folder import CaptureFolder
+from tasks.capture.kept import offered_by
 from tasks.run_record import StageRun
 from tasks.stages.contract import Stage
+from tasks.stages.key import stage_key
 from tasks.stages.parameters import stage_parameters
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def require_kinds(declared: Stage, offered: Collection[str], where: str) -> None:
     """UsageError, naming what is lacking and how to keep it, unless everything that the stage reads is offered.
 
-    offered: kinds of tensor, and what the store holds whole (`ChosenParts.whole`).
+    offered: kinds of tensor, and what the store holds whole (`Kept.whole`).
     """
     needed = sorted(declared.reads | declared.whole)
     missing = [name for name in needed if name not in offered]
@@ -47,22 +47,22 @@ def _remedy(missing: Sequence[str]) -> str:
     return f"Capture again with what the stage reads: {', '.join(needed)}."
 
 
-def require_captured(prepared: Prepared, declared: Stage) -> None:
+def require_captured(prepared: CaptureFolder, declared: Stage) -> None:
     """UsageError unless the capture was asked to keep what the stage reads; opens no store."""
-    require_kinds(declared, Chosen.of(prepared.settings).offered(), f"capture {prepared.layout.capture}")
+    require_kinds(declared, offered_by(prepared.settings), f"capture {prepared.layout.capture}")
 
 
-def open_store(prepared: Prepared, declared: Stage) -> ActivationStore:
+def open_store(prepared: CaptureFolder, declared: Stage) -> ActivationStore:
     """The capture's store. UsageError unless it holds what the stage reads, and what opening it raises."""
     from storage.tensors import ActivationStore
 
     capture = prepared.layout.capture
     store = ActivationStore.open(prepared.fs, capture)
-    require_kinds(declared, store.shape.offered | store.shape.parts.whole, f"capture {capture}")
+    require_kinds(declared, store.shape.offered | store.shape.stored.whole, f"capture {capture}")
     return store
 
 
-def require_files(prepared: Prepared, declared: Stage, run: StageRun) -> None:
+def require_files(prepared: CaptureFolder, declared: Stage, run: StageRun) -> None:
     """CorpusError where the files that the parameters name are not those that the run's key was made of."""
     if declared.key_of_files is None:
         return

@@ -13,13 +13,13 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any, Self
 
 from storage import layout
-from storage.errors import IncompleteRun
-from tasks.capture.folder import Prepared
-from tasks.capture.key import stage_key
+from storage.errors import RESUME, IncompleteRun
+from tasks.capture.folder import CaptureFolder
 from tasks.run_record import StageRun, mark, request
 from tasks.shard import PartResult
 from tasks.stages.checkpoints import Checkpoints, forget
 from tasks.stages.contract import DOCUMENTS, Stage, StageContext
+from tasks.stages.key import stage_key
 from tasks.stages.parameters import stage_parameters
 from tasks.stages.parts import PartRows, keep_partial, progress_of, publish_part, read_partial
 from tasks.stages.registry import stage
@@ -51,7 +51,7 @@ def prepare_stage(runs: str, capture: str, name: str, overrides: Mapping[str, An
     Raises UnknownName or UsageError for a stage, parameter or store that is not accepted, and CorpusError for a text
     that the model cannot take, before anything runs.
     """
-    prepared, declared = Prepared.open(runs, capture), stage(name)
+    prepared, declared = CaptureFolder.open(runs, capture), stage(name)
     parameters = stage_parameters(declared, overrides)
     require_captured(prepared, declared)
     if declared.require_store is not None:
@@ -69,15 +69,15 @@ def stage_parts_left(runs: str, capture: str, name: str, key: str, phase: str = 
     """The shards whose part of this phase is not published yet; none of the survey of a stage without one."""
     if phase == SURVEY and not stage(name).surveys:
         return []
-    return _left(Prepared.open(runs, capture), name, key, phase)
+    return _left(CaptureFolder.open(runs, capture), name, key, phase)
 
 
-def _left(prepared: Prepared, name: str, key: str, phase: str) -> list[int]:
+def _left(prepared: CaptureFolder, name: str, key: str, phase: str) -> list[int]:
     records = (prepared.layout.part_record(name, key, part) for part in _parts(prepared, phase))
     return [shard for shard, path in enumerate(records) if prepared.manifest.published(path) is None]
 
 
-def _parts(prepared: Prepared, phase: str) -> Iterator[str]:
+def _parts(prepared: CaptureFolder, phase: str) -> Iterator[str]:
     return map(_PHASES[phase].of_shard, range(prepared.n_shards))
 
 
@@ -125,14 +125,14 @@ def finish_stage(runs: str, capture: str, name: str, key: str, phase: str = ROWS
     return done
 
 
-def _incomplete(prepared: Prepared, name: str, phase: str, left: Sequence[int]) -> IncompleteRun:
+def _incomplete(prepared: CaptureFolder, name: str, phase: str, left: Sequence[int]) -> IncompleteRun:
     of = "the survey of " if phase == SURVEY else ""
     named = f"{', '.join(map(str, left[:8]))}{' …' if len(left) > 8 else ''}"
     return IncompleteRun(
         f"{of}all {prepared.n_shards} shards of stage {name}",
         got=f"{len(left)} missing (shards {named})" if left else "its parts, not combined",
         where=f"capture {prepared.layout.capture}",
-        remedy="What is done is kept; run the same command again to do the rest.",
+        remedy=RESUME,
     )
 
 
@@ -140,7 +140,7 @@ def _incomplete(prepared: Prepared, name: str, phase: str, left: Sequence[int]) 
 class _StageWork:
     """One stage run, opened: what every part of it needs."""
 
-    prepared: Prepared
+    prepared: CaptureFolder
     stage: Stage
     run: StageRun
     parameters: Any
@@ -148,7 +148,7 @@ class _StageWork:
 
     @classmethod
     def open(cls, runs: str, capture: str, name: str, key: str) -> Self:
-        prepared, declared = Prepared.open(runs, capture), stage(name)
+        prepared, declared = CaptureFolder.open(runs, capture), stage(name)
         run = StageRun.read(prepared, name, key)
         parameters = stage_parameters(declared, run.parameters)
         return cls(prepared, declared, run, parameters, open_store(prepared, declared))
@@ -230,7 +230,7 @@ def stage_units(runs: str, capture: str, name: str, key: str, shards: Sequence[i
 
     Raises what reading the stage's files raises.
     """
-    prepared, declared = Prepared.open(runs, capture), stage(name)
+    prepared, declared = CaptureFolder.open(runs, capture), stage(name)
     if declared.count_units is None or phase == SURVEY:
         return sum(len(prepared.record["shards"][shard]) for shard in shards)
     run = StageRun.read(prepared, name, key)

@@ -14,9 +14,9 @@ from flows.checks import checks_told
 from flows.commands.inspect import verify
 from storage.checks import CheckResult
 from tasks.capture import verify_sample as verify_rerun
-from tasks.capture.key import CaptureSettings
 from tasks.capture.plan import prepare_capture
 from tasks.capture.run import capture_shards, shards_left
+from tasks.capture.settings import CaptureSettings
 from tasks.capture.verify_sample import LayerErrors, Rerun
 from tests.flows.command import Answer
 from tests.tasks.capture.made_captures import Made, make, save_model

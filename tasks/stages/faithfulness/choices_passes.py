@@ -11,14 +11,14 @@ from torch import Tensor, nn
 
 from storage.store_reader import DocumentLayer
 from storage.triangles import unpack
-from tasks.capture.key import blocks
+from tasks.capture.batches import group_by_tokens
 from tasks.capture.model import captured_model
 from tasks.corpora.continuations import Item
 from tasks.kernels.visibility import Visibility
 from tasks.models.after_attention import norms_after, output_scale
 from tasks.models.families import output_weights
 from tasks.models.interventions import Condition
-from tasks.models.packing import Kept
+from tasks.models.packing import Packing
 from tasks.models.replay import Start
 from tasks.models.run import TapSettings, capture_batch
 from tasks.replay import CapturedReplay
@@ -108,7 +108,7 @@ class ChoicePasses:
         """(document, layer) → the residual stream (T, D) where a replay begins; and each document's loss per token."""
         residuals: dict[tuple[int, int], Tensor] = {}
         losses: list[np.ndarray] = []
-        for batch in blocks([len(ids) for ids in documents], self._replay.batch_tokens, padded=True):
+        for batch in group_by_tokens([len(ids) for ids in documents], self._replay.batch_tokens, padded=True):
             ids = [documents[d] for d in batch]
 
             def emit(
@@ -124,7 +124,7 @@ class ChoicePasses:
     def _captured(
         self, ids: Sequence[np.ndarray], kinds: frozenset[str], emit: Callable[[int, str, Tensor], None]
     ) -> list[np.ndarray]:
-        settings = TapSettings(query_block=self._replay.query_block, kept=Kept(kinds))
+        settings = TapSettings(query_block=self._replay.query_block, kept=Packing(kinds))
         return capture_batch(self._loaded, ids, settings, emit, range(len(ids)))
 
     def rankings(self, item: Item, seed: int) -> ContextRankings:

@@ -8,7 +8,7 @@ import numpy as np
 
 from storage.errors import MissingPart, UsageError
 from storage.layout import SURVEY, shard_part
-from tasks.capture.folder import Prepared
+from tasks.capture.folder import CaptureFolder
 from tasks.kernels.lag_field import LagField
 from tasks.run_record import StageRun
 from tasks.stages.parts import read_partial
@@ -35,7 +35,7 @@ def read_modes(runs: str, capture: str, layer: int, *, head: int | None = None, 
 
     Raises MissingPart where the stage is not done, UsageError for a layer, head or scale that it does not have.
     """
-    prepared = Prepared.open(runs, capture)
+    prepared = CaptureFolder.open(runs, capture)
     asked = [run for run in prepared.manifest.stage_runs() if run["stage"] == "pod"]
     if not asked:
         raise MissingPart("a run of the stage pod", got="none", where=f"capture {capture}", remedy="Run it first.")

@@ -13,12 +13,12 @@ import numpy as np
 from torch import Tensor
 
 from storage.keys import seed_for
-from tasks.capture.key import blocks
+from tasks.capture.batches import group_by_tokens
 from tasks.capture.model import captured_model
 from tasks.corpora.pairs import EncodedPair
 from tasks.models.interventions import Condition
 from tasks.models.observation import Watch
-from tasks.models.packing import Kept
+from tasks.models.packing import Packing
 from tasks.models.replay import Start
 from tasks.models.run import TapSettings, capture_batch
 from tasks.replay import CapturedReplay
@@ -104,7 +104,7 @@ class PairPasses:
         ids = [pairs[at].sentences[side] for at, side in places]
         residuals: dict[tuple[int, int], dict[int, Tensor]] = {place: {} for place in places}
         found = np.full((len(pairs), 2), np.nan)
-        for batch in blocks([len(one) for one in ids], self._replay.batch_tokens, padded=True):
+        for batch in group_by_tokens([len(one) for one in ids], self._replay.batch_tokens, padded=True):
             of_batch = [ids[d] for d in batch]
 
             def emit(
@@ -114,7 +114,7 @@ class PairPasses:
                     for d, own in zip(batch, tensor.split([len(one) for one in of_batch]), strict=True):
                         residuals[places[d]][layer] = own
 
-            settings = TapSettings(query_block=self._replay.query_block, kept=Kept(frozenset({"residual"})))
+            settings = TapSettings(query_block=self._replay.query_block, kept=Packing(frozenset({"residual"})))
             losses = capture_batch(self._loaded, of_batch, settings, emit, range(len(of_batch)))
             for d, nll in zip(batch, losses, strict=True):
                 found[places[d]] = -float(nll[1:].sum(dtype=np.float64))

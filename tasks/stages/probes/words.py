@@ -16,7 +16,7 @@ from tasks.models.sources import resolve
 from tasks.models.tokenizer import Encoder, captured_encoder
 
 if TYPE_CHECKING:
-    from tasks.capture.folder import Prepared
+    from tasks.capture.folder import CaptureFolder
     from tasks.stages.contract import Partial
     from tasks.stages.probes.declaration import ProbesParameters
 
@@ -29,7 +29,7 @@ Known = Mapping[Place, Sequence[tuple[int, TreebankSentence]]]
 """Every sentence by its place, with its number; a place may be several sentences', in files of one name."""
 
 
-def words_of(prepared: Prepared, documents: Sequence[int], parameters: ProbesParameters, key: str) -> Partial:
+def words_of(prepared: CaptureFolder, documents: Sequence[int], parameters: ProbesParameters, key: str) -> Partial:
     """The words of these documents: OF_WORD, (n,) int32 each, and COUNTS as one array.
 
     A word is where its last token is. Words that share it, and those of which no token is in the document, are left
@@ -64,7 +64,7 @@ def words_of(prepared: Prepared, documents: Sequence[int], parameters: ProbesPar
     }
 
 
-def _overlap(prepared: Prepared, start: int, head: int) -> int:
+def _overlap(prepared: CaptureFolder, start: int, head: int) -> int:
     """Tokens at the beginning of a window's text that the window before it has too, whose words those are."""
     window, stride = (prepared.record["ingredients"][name] for name in ("window", "stride"))
     return max(0, window - head - stride) if start else 0
@@ -89,7 +89,7 @@ def place_of(source: str) -> Place:
     return name.rpartition("/")[2], sentence
 
 
-def _treebank(prepared: Prepared, parameters: ProbesParameters, key: str) -> Known:
+def _treebank(prepared: CaptureFolder, parameters: ProbesParameters, key: str) -> Known:
     paths = parameters.treebank or tuple(prepared.settings["corpus"])
     files = treebank_files(paths)
     if not parameters.treebank:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import string
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,9 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
 from storage.filesystem import open_runs
 from storage.tensors import ActivationStore
 from tasks.capture.finish import finish_capture, request_capture
-from tasks.capture.key import CaptureSettings
 from tasks.capture.plan import prepare_capture
 from tasks.capture.run import capture_shards, shards_left
+from tasks.capture.settings import CaptureSettings
 from tests.families import VOCABULARY, tiny_model
 
 BOS, LETTERS = 0, string.ascii_letters + " \n.,;"
@@ -90,7 +90,7 @@ def capturing(base: CaptureSettings, runs: str) -> Callable[..., tuple[str, str]
     def capture(**changes: Any) -> tuple[str, str]:
         name = repr(sorted(changes.items()))
         if name not in known:
-            known[name] = prepare_capture(replace(base, **changes), runs)
+            known[name] = prepare_capture(base.changed(**changes), runs)
             request_capture(runs, known[name])
             capture_shards(runs, known[name], shards_left(runs, known[name]))
             finish_capture(runs, known[name])

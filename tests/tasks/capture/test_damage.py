@@ -9,7 +9,7 @@ import pytest
 
 from storage.errors import DamagedPart, ForeignStore
 from storage.layout import Layout
-from tasks.capture.folder import Prepared
+from tasks.capture.folder import CaptureFolder
 from tasks.stages.run import finish_stage
 from tests.tasks.capture.test_recovery import contents
 from tests.tasks.capture.worker import run
@@ -50,7 +50,9 @@ def test_a_flipped_partial_never_reaches_the_totals(runs: Path, finished: tuple[
     partial = next(runs.glob(f"{layout.capture}/partials/{STAGE}/*/part-00001.safetensors"))
     flip(partial)
     next(runs.glob(f"{layout.capture}/tables/sink_fit/*/part-final.parquet")).unlink()
-    key = next(r["key"] for r in Prepared.open(str(runs), layout.capture).manifest.stage_runs() if r["stage"] == STAGE)
+    key = next(
+        r["key"] for r in CaptureFolder.open(str(runs), layout.capture).manifest.stage_runs() if r["stage"] == STAGE
+    )
     with pytest.raises(DamagedPart, match=r"checksum .*part-00001\.safetensors\. Delete this file and run the same"):
         finish_stage(str(runs), layout.capture, STAGE, key)
     partial.unlink()
@@ -70,7 +72,7 @@ def test_a_flipped_partial_never_reaches_the_totals(runs: Path, finished: tuple[
 )
 def test_what_is_lost_is_made_again(runs: Path, finished: tuple[Path, Path, Layout], lost: str) -> None:
     (runs / finished[2].capture / lost).unlink()
-    assert lost.endswith("windows.parquet") or Prepared.open(str(runs), finished[2].capture).shards_left()
+    assert lost.endswith("windows.parquet") or CaptureFolder.open(str(runs), finished[2].capture).shards_left()
     again(runs, finished)
 
 
@@ -85,9 +87,9 @@ def test_a_record_of_another_shape_is_named(runs: Path, finished: tuple[Path, Pa
     record = runs / finished[2].capture / "manifest" / "capture.json"
     record.write_text('{"format": 1}')
     with pytest.raises(ForeignStore, match=r"a record with capture, key, .*capture\.json"):
-        Prepared.open(str(runs), finished[2].capture)
+        CaptureFolder.open(str(runs), finished[2].capture)
     stage_record = next((runs / finished[2].capture).glob(f"manifest/stages/{STAGE}/*/stage.json"))
     stage_record.write_text('{"format": 1}')
     shutil.copy(finished[0] / finished[2].capture / "manifest" / "capture.json", record)
     with pytest.raises(ForeignStore, match=r"a record with stage, key, .*stage\.json"):
-        Prepared.open(str(runs), finished[2].capture).manifest.stage_runs()
+        CaptureFolder.open(str(runs), finished[2].capture).manifest.stage_runs()

@@ -1,17 +1,16 @@
-"""A capture is described once in a process, unless a file changed; what is read for a digest is told."""
+"""A description follows its files; every byte that is read for a digest is reported once."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tasks.capture.describe import describe_once
-from tasks.capture.key import CaptureSettings
+from tasks.capture.describe import describe
+from tasks.capture.settings import CaptureSettings
 from tasks.models.sources import model_size, resolve
 from tasks.progress import DIGEST, Progress, listening
 
@@ -41,21 +40,21 @@ def settings(tmp_path: Path) -> CaptureSettings:
 
 def test_every_byte_is_read_once_and_told(settings: CaptureSettings) -> None:
     watch = Watch()
-    first = describe_once(settings, watch)
+    first = describe(settings, watch)
     total = Path(settings.corpus[0]).stat().st_size + model_size(resolve("sample"))
     assert watch.announced == [(DIGEST, total, "bytes")] and watch.told == total
-    assert describe_once(settings, watch) is first and len(watch.announced) == 1
+    assert describe(settings).identity == first.identity
 
 
 def test_what_changed_is_described_anew(settings: CaptureSettings) -> None:
     watch = Watch()
-    first = describe_once(settings, watch)
+    first = describe(settings, watch)
     text = Path(settings.corpus[0])
     size, stat = text.stat().st_size, text.stat()
     text.write_text("Else" + text.read_text()[4:])
     os.utime(text, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
     assert text.stat().st_size == size
-    second = describe_once(settings, watch)
+    second = describe(settings, watch)
     assert second.identity.key != first.identity.key
-    assert describe_once(replace(settings, window=24), watch).window == 24
+    assert describe(settings.changed(window=24), watch).window == 24
     assert len(watch.announced) == 3

@@ -14,9 +14,10 @@ from storage.filesystem import open_runs
 from storage.layout import Layout
 from storage.manifest import FileRecord
 from tasks.capture import documents
-from tasks.capture.documents import DOCUMENTS, Windows, read_windows, record_of, write_windows
-from tasks.capture.key import CaptureSettings
-from tasks.capture.plan import describe, plan_capture, prepare_capture
+from tasks.capture.describe import describe
+from tasks.capture.documents import DOCUMENTS_WORK, Windows, read_windows, record_of, write_windows
+from tasks.capture.plan import plan_capture, prepare_capture
+from tasks.capture.settings import CaptureSettings
 from tasks.corpora.files import expand
 from tasks.corpora.streams import CORPUS
 from tasks.corpora.windows import Document
@@ -35,7 +36,7 @@ def test_what_is_written_is_read_in_any_order(tmp_path: Path, monkeypatch: pytes
         record, lengths = write_windows(fs, "w.parquet", made_up(200))
     assert record == record_of(fs, "w.parquet") == FileRecord.of((tmp_path / "w.parquet").read_bytes())
     assert lengths == [2 + i % 40 for i in range(200)]
-    assert sum(p.step for p in told if p.kind == DOCUMENTS) == 200
+    assert sum(p.step for p in told if p.kind == DOCUMENTS_WORK) == 200
     windows, expected = Windows(fs, "w.parquet"), list(made_up(200))
     groups = list(windows.groups())
     assert len(groups) > 10 and len(windows) == len(windows["token_ids"]) == 200
@@ -81,14 +82,14 @@ def test_progress_is_honest(tmp_path: Path) -> None:
     settings = CaptureSettings("sample", (str(tmp_path / "a.txt"), str(tmp_path / "b.jsonl")), window=32)
     described, told = describe(settings), list[Progress]()
     with listening(told.append):
-        prepare_capture(described, str(tmp_path / "runs"))
+        prepare_capture(settings, str(tmp_path / "runs"))
     size = sum(f.size() for f in expand(settings.corpus))
     assert described.extent() == (CORPUS, size, "bytes")
     assert sum(p.step for p in told if p.kind == CORPUS) == size
     capped = describe(CaptureSettings("sample", settings.corpus, window=32, max_documents=5))
-    assert capped.extent() == (DOCUMENTS, 5, "documents")
+    assert capped.extent() == (DOCUMENTS_WORK, 5, "documents")
     assert describe(CaptureSettings("sample", ("python-topics",), window=32)).extent() == (CORPUS, 0, "bytes")
-    assert plan_capture(capped, str(tmp_path / "runs")).n_docs == 5
+    assert plan_capture(capped.settings, str(tmp_path / "runs")).n_docs == 5
 
 
 def test_nothing_of_an_empty_corpus_is_left(tmp_path: Path) -> None:

@@ -13,8 +13,9 @@ from torch.testing import assert_close
 from flows.checks import check_tables, require
 from storage.errors import UsageError
 from storage.filesystem import open_runs
-from tasks.capture.key import CaptureSettings
-from tasks.capture.plan import describe, plan_capture, prepare_capture
+from tasks.capture.describe import describe
+from tasks.capture.plan import plan_capture, prepare_capture
+from tasks.capture.settings import CaptureSettings
 from tasks.capture.verify_sample import rerun_sample
 from tasks.stages.run import finish_stage, prepare_stage, run_stage_shards, stage_parts_left
 from tests.tasks.capture.made_captures import Made, make, save_model

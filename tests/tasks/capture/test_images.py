@@ -14,10 +14,12 @@ from storage.errors import CorpusError, ModelError, UsageError
 from storage.filesystem import open_runs
 from storage.layout import Layout
 from storage.tables import read_table
+from tasks.capture.describe import describe
+from tasks.capture.documents import read_windows
 from tasks.capture.finish import capture_run_record
-from tasks.capture.folder import Prepared
-from tasks.capture.key import CaptureSettings
-from tasks.capture.plan import describe, plan_capture, read_windows
+from tasks.capture.folder import CaptureFolder
+from tasks.capture.plan import plan_capture
+from tasks.capture.settings import CaptureSettings
 from tasks.capture.verify_sample import rerun_sample
 from tests.tasks.capture import made_captures
 from tests.tasks.capture.made_captures import Made, make
@@ -73,7 +75,7 @@ def _windows_digests(made: Made) -> list[str]:
 
 
 def _tables(made: Made) -> dict[str, dict[str, list]]:
-    prepared = Prepared.open(made.runs, made.capture)
+    prepared = CaptureFolder.open(made.runs, made.capture)
     key = capture_run_record(prepared).key
     paths = {n: prepared.layout.table_part(n, key, "final") for n in ("captures", "documents", "tokens")}
     return {name: read_table(prepared.fs, path).to_pydict() for name, path in paths.items()}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -13,17 +13,17 @@ import pytest
 import torch
 
 from flows.checks import check_tables, require
-from flows.config import CaptureConfig
 from storage.errors import ModelError, UnknownName, UsageError
 from storage.filesystem import open_runs
 from storage.store_shape import AXES
 from storage.tensors import ActivationStore
-from tasks.capture.attention_storage import SAMPLE, way_for
+from tasks.capture.attention_storage import smaller_storage, stored_for_any_length
 from tasks.capture.cost import ConfigShape, attention_bytes, stored_bytes
-from tasks.capture.folder import Prepared
-from tasks.capture.kept import KINDS, Chosen
-from tasks.capture.key import CaptureSettings
+from tasks.capture.describe import describe
+from tasks.capture.folder import CaptureFolder
+from tasks.capture.kept import KINDS, kept_of
 from tasks.capture.plan import plan_capture, prepare_capture
+from tasks.capture.settings import CaptureSettings
 from tasks.models import rebuild_support as rebuildable
 from tasks.models.sources import read_config, resolve
 from tasks.stages.run import finish_stage, prepare_stage, run_stage_shards, stage_parts_left
@@ -148,7 +148,7 @@ def test_a_stage_says_what_the_store_lacks(captured: Captured, changes: dict[str
 def test_the_same_choice_has_the_same_key_and_the_default_the_old_one(base: CaptureSettings, tmp_path: Path) -> None:
     def ingredients(**changes: Any) -> dict[str, Any]:
         runs = str(tmp_path)
-        return Prepared.open(runs, prepare_capture(replace(base, **changes), runs)).record["ingredients"]
+        return CaptureFolder.open(runs, prepare_capture(base.changed(**changes), runs)).record["ingredients"]
 
     plain = ingredients()
     assert "layers" not in plain and "keep" not in plain and plain["attention"] == "stored"
@@ -157,55 +157,82 @@ def test_the_same_choice_has_the_same_key_and_the_default_the_old_one(base: Capt
     assert ingredients(store_dtype="key=float16,query=float16")["store_dtype"] == "query=float16,key=float16"
     mixed = ingredients(store_dtype="float16,attention=bfloat16,key=float32")["store_dtype"]
     assert CaptureSettings("sample", ("t",), store_dtype=mixed).store_dtype == mixed
-    assert Chosen.of({"attention": "rebuilt", "store_dtype": mixed}).dtypes(sinks=False) == {
+    assert kept_of({"attention": "rebuilt", "store_dtype": mixed}).dtypes == {
         "query": "bfloat16", "key": "float32", **dict.fromkeys(("value", "output_input", "residual"), "float16")
     }  # fmt: skip
 
 
 def test_the_plan_shows_both_ways_and_auto_takes_the_smaller(base: CaptureSettings, tmp_path: Path) -> None:
-    short, long = (replace(base, window=w, attention="auto") for w in (8, 128))
+    short, long = (base.changed(window=w, attention="auto") for w in (8, 128))
     for settings, way in ((short, "stored"), (long, "rebuilt")):
         plan = plan_capture(settings, str(tmp_path))
         assert plan.attention == way == min(plan.attention_bytes, key=lambda w: plan.attention_bytes[w])
         kinds = {"stored": {"attention"}, "rebuilt": {"query", "key"}}[way]
         assert sum(plan.bytes_by_kind[kind] for kind in kinds) == plan.attention_bytes[way]
-        assert plan.key == plan_capture(replace(settings, attention=way), str(tmp_path)).key
-    plans = [plan_capture(replace(base, window=128, attention=way), str(tmp_path)) for way in ("stored", "rebuilt")]
+        assert plan.key == plan_capture(settings.changed(attention=way), str(tmp_path)).key
+    plans = [plan_capture(base.changed(window=128, attention=way), str(tmp_path)) for way in ("stored", "rebuilt")]
     two = 2 * 3 * 8 * (128 * 129 // 2) * 4  # triangles of two documents, padded to one length: not held if rebuilt
     assert plans[0].memory_peak_bytes - plans[1].memory_peak_bytes == two
-    assert "attention" not in plan_capture(replace(base, attention="none"), str(tmp_path)).bytes_by_kind
+    assert "attention" not in plan_capture(base.changed(attention="none"), str(tmp_path)).bytes_by_kind
 
 
-def test_auto_asks_for_no_more_lengths_than_decide(base: CaptureSettings, tmp_path: Path) -> None:
-    assert base.attention == CaptureConfig().attention == "auto"
+def test_auto_is_the_smaller_and_needs_no_lengths_where_stored_always_is() -> None:
     shape = ConfigShape.of(read_config(resolve("sample")), "sample")
 
-    def way(window: int, lengths: Iterable[int], dtype: str = "float32", **settings: str) -> str:
-        chosen = Chosen.of({"attention": "auto", "store_dtype": "float32", **settings})
-        return way_for({"model_type": "gpt_neox"}, shape, chosen, dtype, window, lengths)
+    def storage(window: int, lengths: Sequence[int], dtype: str = "float32", **settings: str) -> str | None:
+        """None where the lengths decide nothing."""
+        choices = {"attention": "auto", "store_dtype": "float32", "dtype": dtype, **settings}
+        if stored_for_any_length({"model_type": "gpt_neox"}, shape, choices, window):
+            return None
+        return smaller_storage(shape, lengths, choices)
 
-    long, asked = 4 * 16, iter(range(10**9))  # (T + 1) / 2 numbers a token and head against 2 × 16
-    assert (way(64, [long] * 9), way(long - 1, [long - 1] * 9)) == ("rebuilt", "stored")
-    assert way(long - 1, (next(asked) for _ in range(10**9))) == "stored" and next(asked) == 0
-    assert way(256, (next(asked) for _ in range(10**9))) == "rebuilt" and next(asked) == SAMPLE + 1
-    assert way(256, [*[20] * SAMPLE, *[256] * 10**4]) == "stored"
+    long = 4 * 16  # (T + 1) / 2 numbers a token and head against 2 × 16
+    assert (storage(64, [long] * 9), storage(long - 1, [long - 1] * 9)) == ("rebuilt", None)
+    assert (storage(256, [20] * 9), storage(256, [256] * 9)) == ("stored", "rebuilt")
     for store, dtype, expected in (
-        ("float16", "float32", "stored"),  # rounding queries and keys would move attention
+        ("float16", "float32", None),  # rounding queries and keys would move attention
         ("float16", "float16", "rebuilt"),  # there is nothing to round
-        ("float16,key=float32", "float32", "stored"),
+        ("float16,key=float32", "float32", None),
         ("value=float16", "bfloat16", "rebuilt"),
-        ("bfloat16", "float16", "stored"),
+        ("bfloat16", "float16", None),
     ):
-        assert way(256, [256] * 9, dtype, store_dtype=store) == expected, (store, dtype)
+        assert storage(256, [256] * 9, dtype, store_dtype=store) == expected, (store, dtype)
+
+
+@pytest.mark.parametrize(("n_more", "attention"), [(-1, "rebuilt"), (0, "stored")])
+def test_auto_reads_the_first_documents_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_more: int, attention: str
+) -> None:
+    """Short documents first: where they fill the sample, the long ones after them decide nothing, and are not read."""
+    monkeypatch.setattr("tasks.capture.describe.SAMPLE", 8)
+    read = []
+    lengths = [20] * (8 + n_more) + [256] * 40
+
+    class Stream:
+        left_out: ClassVar[dict[str, int]] = {}
+
+        def __iter__(self) -> Iterator[SimpleNamespace]:
+            for n in lengths:
+                read.append(n)
+                yield SimpleNamespace(token_ids=range(n))
+
+    monkeypatch.setattr("tasks.capture.corpus.TextReading.documents", lambda *_: Stream())
+    text = tmp_path / "t.txt"
+    text.write_text("Text.")
+    described = describe(CaptureSettings("sample", (str(text),), window=256))
+    assert described.settings.attention == attention and described.measured is None and read == lengths[:8]
+    del lengths[3:]
+    described = describe(CaptureSettings("sample", (str(text),), window=256))
+    assert described.measured is not None and described.measured.lengths == [20] * 3
 
 
 def test_estimates_of_chosen_parts_by_hand() -> None:
     shape = ConfigShape(30, 9, 3, 576, 64, 64, 3, 1536, 49152, 8192, True, True, "interface")
-    chosen = Chosen.of({"attention": "rebuilt", "store_dtype": "float32,residual=float16", "layers": "0-4,8"})
-    found = stored_bytes(shape, [512, 100], chosen)
+    choices = {"attention": "rebuilt", "store_dtype": "float32,residual=float16", "layers": "0-4,8"}
+    found = stored_bytes(shape, [512, 100], kept_of(choices))
     assert found["query"] == 6 * 612 * 9 * 64 * 4 and found["key"] == 6 * 612 * 3 * 64 * 4
     assert found["residual"] == 8 * 612 * 576 * 2  # layers 0 to 5, 8 and 9
-    assert attention_bytes(shape, [512], chosen)["stored"] == 6 * 9 * 512 * 513 // 2 * 4
+    assert attention_bytes(shape, [512], choices)["stored"] == 6 * 9 * 512 * 513 // 2 * 4
 
 
 @pytest.mark.parametrize(
@@ -226,12 +253,12 @@ def test_choices_that_cannot_be_are_refused(
     base: CaptureSettings, changes: dict[str, str], kind: type[Exception], message: str
 ) -> None:
     with pytest.raises(kind, match=message):
-        replace(base, **changes)
+        base.changed(**changes)
 
 
 def test_layers_beyond_the_models_are_refused(base: CaptureSettings, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="layers from 0 to 5, got 9, in layers"):
-        plan_capture(replace(base, layers="2,7-9"), str(tmp_path))
+        plan_capture(base.changed(layers="2,7-9"), str(tmp_path))
 
 
 def test_a_family_that_cannot_be_rebuilt_is_refused_before_any_work(
@@ -239,9 +266,9 @@ def test_a_family_that_cannot_be_rebuilt_is_refused_before_any_work(
 ) -> None:
     monkeypatch.setitem(rebuildable._WHY, "gpt_neox", rebuildable._DISTANCE)
     with pytest.raises(ModelError, match=r"rebuilt from query and key, got 'gpt_neox': ALiBi adds .*, in sample"):
-        prepare_capture(replace(base, attention="rebuilt"), str(tmp_path / "runs"))
+        prepare_capture(base.changed(attention="rebuilt"), str(tmp_path / "runs"))
     assert not (tmp_path / "runs").exists()
-    plan = plan_capture(replace(base, attention="auto", window=128), str(tmp_path))
+    plan = plan_capture(base.changed(attention="auto", window=128), str(tmp_path))
     assert plan.attention == "stored" and set(plan.attention_bytes) == {"stored"}
 
 

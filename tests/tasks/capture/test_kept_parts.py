@@ -15,17 +15,18 @@ import torch
 from flows.config_file import configure, require_kept
 from storage.errors import UsageError
 from storage.filesystem import open_runs
-from storage.kept_parts import ALL_HEADS, ChosenParts
+from storage.kept import ALL_HEADS, Kept
 from storage.tensors import ActivationStore
 from tasks.capture.cost import ConfigShape, stored_bytes
-from tasks.capture.folder import Prepared
-from tasks.capture.kept import Chosen
-from tasks.capture.key import CaptureSettings
+from tasks.capture.folder import CaptureFolder
+from tasks.capture.kept import kept_of
 from tasks.capture.plan import plan_capture, prepare_capture
+from tasks.capture.settings import CaptureSettings
 from tasks.capture.verify_sample import rerun_sample
 from tasks.stages.registry import stage
 from tasks.stages.requirements import require_kinds
 from tasks.stages.run import prepare_stage
+from tests.storage.stores import SHAPE
 from tests.tasks.capture.made_captures import capturing
 from tests.tasks.models.capturing import tiny
 
@@ -158,7 +159,7 @@ def test_what_a_stage_needs_is_refused_by_name(captured: Captured) -> None:
             prepare_stage(runs, capture, "contributions", {})
         shape = store_of(runs, capture).shape
         with pytest.raises(UsageError, match=message):
-            require_kinds(stage("contributions"), shape.offered | shape.parts.whole, f"capture {capture}")
+            require_kinds(stage("contributions"), shape.offered | shape.stored.whole, f"capture {capture}")
         config = configure(None, {"capture": {name: CHOICES[name]}, "run": {}}, ())
         with pytest.raises(UsageError, match=f"got one without {lacking}, in this capture, stage contributions"):
             require_kept(config.capture, ["contributions"])
@@ -185,7 +186,7 @@ def test_an_error_is_named_by_the_models_own_numbers(captured: Captured, monkeyp
 def test_the_same_choice_has_the_same_key(base: CaptureSettings, tmp_path: Path) -> None:
     def ingredients(**changes: Any) -> dict[str, Any]:
         runs = str(tmp_path)
-        return Prepared.open(runs, prepare_capture(replace(base, **changes), runs)).record["ingredients"]
+        return CaptureFolder.open(runs, prepare_capture(base.changed(**changes), runs)).record["ingredients"]
 
     whole = ingredients()
     assert not {"heads", "positions"} & set(whole)
@@ -208,12 +209,12 @@ def test_parts_that_the_model_does_not_have_are_refused(
     base: CaptureSettings, tmp_path: Path, changes: dict[str, str], message: str
 ) -> None:
     with pytest.raises(UsageError, match=message):
-        plan_capture(replace(base, **changes), str(tmp_path))
+        plan_capture(base.changed(**changes), str(tmp_path))
 
 
 def test_the_plan_is_what_the_store_holds(captured: Captured, base: CaptureSettings, tmp_path: Path) -> None:
     for way in ("stored", "rebuilt"):
-        settings = replace(base, attention=way, **CHOICES)
+        settings = base.changed(attention=way, **CHOICES)
         planned = plan_capture(settings, str(tmp_path)).bytes_by_kind
         store = store_of(*captured(attention=way, **CHOICES))
         for kind in store.shape.dtypes:
@@ -221,12 +222,12 @@ def test_the_plan_is_what_the_store_holds(captured: Captured, base: CaptureSetti
             held = 4 * store.shape.layers(kind) * sum(int(np.prod(size)) for size in sizes)
             assert planned[kind] == held, kind
     shape = ConfigShape(30, 9, 3, 576, 64, 64, 3, 1536, 49152, 8192, True, True, "interface")
-    chosen = Chosen.of({"attention": "rebuilt", "store_dtype": "float32", "heads": "0,2,8", "positions": "last:10"})
-    found = stored_bytes(shape, [512, 4], chosen)
+    kept = kept_of({"attention": "rebuilt", "store_dtype": "float32", "heads": "0,2,8", "positions": "last:10"})
+    found = stored_bytes(shape, [512, 4], kept)
     assert found["query"] == 30 * (10 + 4) * 3 * 64 * 4 and found["key"] == 30 * 516 * 2 * 64 * 4
 
 
 def test_parts_that_cannot_be_are_refused() -> None:
-    assert ChosenParts(8, (2, 7)).of(4) == (1, 3) and ChosenParts(8, (2, 3, 7)).serving(4) == [0, 0, 1]
+    assert Kept(heads=(2, 7)).heads_of(4, 8) == (1, 3) and Kept(heads=(2, 3, 7)).serving(4, 8) == [0, 0, 1]
     with pytest.raises(ValueError, match=r"heads from 0 to 7, got \(8,\)"):
-        ChosenParts(8, (8,))
+        replace(SHAPE, n_heads=8, heads=(8,))

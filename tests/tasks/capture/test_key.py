@@ -12,8 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import UsageError
-from tasks.capture.key import CaptureSettings, blocks, capture_identity, corpus_title, model_title, stage_key
+from tasks.capture.batches import group_by_tokens
+from tasks.capture.key import capture_identity, corpus_title, model_title
+from tasks.capture.settings import CaptureSettings
 from tasks.models.sources import resolve
+from tasks.stages.key import stage_key
 from tasks.stages.registry import stage
 
 sizes = st.lists(st.integers(2, 600), min_size=1, max_size=60)
@@ -21,7 +24,7 @@ sizes = st.lists(st.integers(2, 600), min_size=1, max_size=60)
 
 @given(sizes, st.integers(1, 2048), st.booleans())
 def test_blocks_are_consecutive_and_keep_the_limit(sizes: list[int], limit: int, padded: bool) -> None:
-    groups = blocks(sizes, limit, padded=padded)
+    groups = group_by_tokens(sizes, limit, padded=padded)
     assert [i for group in groups for i in group] == list(range(len(sizes)))
     for group in groups:
         cost = max(sizes[i] for i in group) * len(group) if padded else sum(sizes[i] for i in group)
@@ -31,7 +34,7 @@ def test_blocks_are_consecutive_and_keep_the_limit(sizes: list[int], limit: int,
 @given(sizes, st.integers(1, 2048), st.booleans())
 def test_blocks_are_full(sizes: list[int], limit: int, padded: bool) -> None:
     """The next document never still fits into the group before it."""
-    groups = blocks(sizes, limit, padded=padded)
+    groups = group_by_tokens(sizes, limit, padded=padded)
     for group, following in pairwise(groups):
         grown = [*group, following[0]]
         cost = max(sizes[i] for i in grown) * len(grown) if padded else sum(sizes[i] for i in grown)
@@ -48,7 +51,7 @@ def model(tmp_path: Path) -> Path:
 
 
 def identity(model: Path, corpus_digest: str = "c" * 64, **changes: object) -> str:
-    settings = replace(CaptureSettings(str(model), ("text.txt",)), **changes)
+    settings = CaptureSettings(str(model), ("text.txt",), **changes)
     return capture_identity(settings, resolve(str(model)), corpus_digest, settings.window or 512).key
 
 

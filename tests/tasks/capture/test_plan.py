@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,10 @@ from storage.filesystem import LocalFolder, open_runs
 from storage.layout import Layout
 from storage.manifest import Manifest
 from tasks.capture.cost import ConfigShape, memory_peak, operations, parameters, stored_bytes
-from tasks.capture.kept import Chosen
-from tasks.capture.key import CaptureSettings
-from tasks.capture.plan import plan_capture, prepare_capture, read_windows
+from tasks.capture.documents import read_windows
+from tasks.capture.kept import kept_of
+from tasks.capture.plan import plan_capture, prepare_capture
+from tasks.capture.settings import CaptureSettings
 from tests.conftest import ROOT
 
 TEXT = "Assert statements are a convenient way to insert debugging assertions into a program. " * 4
@@ -45,7 +45,7 @@ def test_plan_says_what_will_be_and_writes_nothing(settings: CaptureSettings, tm
 
 def test_plan_loads_neither_torch_nor_prefect(settings: CaptureSettings, tmp_path: Path) -> None:
     program = (
-        "import sys; from tasks.capture.plan import plan_capture; from tasks.capture.key import CaptureSettings;"
+        "import sys; from tasks.capture.plan import plan_capture; from tasks.capture.settings import CaptureSettings;"
         f"plan_capture(CaptureSettings('sample', ({settings.corpus[0]!r},), window=32), {str(tmp_path)!r});"
         "print([m for m in ('torch', 'transformers', 'prefect') if m in sys.modules])"
     )
@@ -66,7 +66,7 @@ def test_prepared_once_and_brought_up_to_what_the_key_leaves_open(settings: Capt
     runs = str(tmp_path / "runs")
     capture = prepare_capture(settings, runs)
     record = Manifest(open_runs(runs), Layout(capture)).read_capture()
-    assert prepare_capture(replace(settings, device="cpu"), runs) == capture
+    assert prepare_capture(settings.changed(device="cpu"), runs) == capture
     again = Manifest(open_runs(runs), Layout(capture)).read_capture()
     assert again["settings"]["device"] == "cpu"
     assert again == {**record, "settings": {**record["settings"], "device": "cpu"}}
@@ -95,15 +95,15 @@ def test_bad_input_is_named(settings: CaptureSettings, tmp_path: Path) -> None:
     empty = tmp_path / "empty.txt"
     empty.write_text("")
     with pytest.raises(CorpusError, match="at least one document"):
-        plan_capture(replace(settings, corpus=(str(empty),)), runs)
+        plan_capture(settings.changed(corpus=(str(empty),)), runs)
     with pytest.raises(UsageError, match=r"window of at most 256 tokens, the model's positions, got 300.*--window 256"):
-        plan_capture(replace(settings, window=300), runs)
+        plan_capture(settings.changed(window=300), runs)
     with pytest.raises(UsageError, match="window of at least 2 tokens, got 1"):
-        plan_capture(replace(settings, window=1), runs)
+        plan_capture(settings.changed(window=1), runs)
     with pytest.raises(UsageError, match="Object storage is not in this version"):
         plan_capture(settings, "s3://bucket/runs")
     with pytest.raises(ModelError):
-        plan_capture(replace(settings, model=str(tmp_path / "no-such-model")), runs)
+        plan_capture(settings.changed(model=str(tmp_path / "no-such-model")), runs)
 
 
 def test_unknown_family_is_refused_by_name(settings: CaptureSettings, tmp_path: Path) -> None:
@@ -112,12 +112,12 @@ def test_unknown_family_is_refused_by_name(settings: CaptureSettings, tmp_path: 
     (folder / "config.json").write_text(json.dumps({"model_type": "mamba", "hidden_size": 8}))
     (folder / "model.safetensors").write_bytes(b"")
     with pytest.raises(ModelError, match="got 'mamba'"):
-        plan_capture(replace(settings, model=str(folder)), str(tmp_path / "runs"))
+        plan_capture(settings.changed(model=str(folder)), str(tmp_path / "runs"))
 
 
 def test_model_without_a_tokenizer_says_what_to_do(settings: CaptureSettings, tmp_path: Path, fixtures: Path) -> None:
     with pytest.raises(ModelError, match="tokenizer"):
-        plan_capture(replace(settings, model=str(fixtures / "models" / "induction-neox")), str(tmp_path / "runs"))
+        plan_capture(settings.changed(model=str(fixtures / "models" / "induction-neox")), str(tmp_path / "runs"))
 
 
 def test_estimates_of_smollm2() -> None:
@@ -135,12 +135,12 @@ def test_estimates_of_smollm2() -> None:
     shape = ConfigShape.of(config, "smollm2")
     assert (shape.d_value, shape.n_kv_heads, shape.positions) == (64, 3, 8192)
     assert parameters(shape) == 30 * (576 * 576 * 2 + 2 * 576 * 192 + 3 * 576 * 1536)
-    chosen = Chosen.of({"attention": "stored", "store_dtype": "float32"})
-    one = stored_bytes(shape, [512], chosen)
+    kept = kept_of({"attention": "stored", "store_dtype": "float32"})
+    one = stored_bytes(shape, [512], kept)
     assert one["attention"] == 30 * 9 * 512 * 513 // 2 * 4
     assert one["residual"] == 31 * 512 * 576 * 4
     assert operations(shape, [512]) == 2 * (parameters(shape) + 49152 * 576) * 512 + 4 * 30 * 9 * 64 * 512 * 512
-    peaks = [memory_peak(shape, [512] * 4, batch, "float32", 256, chosen) for batch in ([0], [0, 1])]
+    peaks = [memory_peak(shape, [512] * 4, batch, "float32", 256, kept) for batch in ([0], [0, 1])]
     assert peaks[0] < peaks[1]
 
 
@@ -159,7 +159,7 @@ def test_a_size_that_is_none_is_named_with_its_file(settings: CaptureSettings, t
     config = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps({**config, "num_attention_heads": value}))
     with pytest.raises(ModelError) as caught:
-        plan_capture(replace(settings, model=str(model)), str(tmp_path / "runs"))
+        plan_capture(settings.changed(model=str(model)), str(tmp_path / "runs"))
     assert (
         f"expected an integer of at least 1 for 'num_attention_heads' in the model's configuration, got {value!r}, "
         in (str(caught.value))
@@ -177,16 +177,16 @@ def test_a_damaged_tokenizer_is_named(settings: CaptureSettings, tmp_path: Path,
     with pytest.raises(
         ModelError, match=f"expected a {re.escape(name)} that can be read, got .*fetch the model"
     ) as caught:
-        plan_capture(replace(settings, model=str(model)), str(tmp_path / "runs"))
+        plan_capture(settings.changed(model=str(model)), str(tmp_path / "runs"))
     assert f"in {model / name}" in str(caught.value)
 
 
 def test_names_that_are_empty_are_refused(settings: CaptureSettings, tmp_path: Path) -> None:
     """An empty path would be the current folder."""
     with pytest.raises(UsageError, match="expected a model, got '', in --model"):
-        plan_capture(replace(settings, model=""), str(tmp_path))
+        plan_capture(settings.changed(model=""), str(tmp_path))
     with pytest.raises(UsageError, match="expected a corpus, got '', in --corpus"):
-        plan_capture(replace(settings, corpus=("",)), str(tmp_path))
+        plan_capture(settings.changed(corpus=("",)), str(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -199,4 +199,4 @@ def test_names_that_are_empty_are_refused(settings: CaptureSettings, tmp_path: P
 )
 def test_settings_that_cannot_be_are_refused(settings: CaptureSettings, change: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        replace(settings, **change)
+        settings.changed(**change)

@@ -12,8 +12,8 @@ import torch
 from storage.filesystem import open_runs
 from storage.layout import Layout
 from storage.warehouse import connect, run_sql
-from tasks.capture.folder import Prepared
-from tasks.capture.plan import read_windows
+from tasks.capture.documents import read_windows
+from tasks.capture.folder import CaptureFolder
 from tasks.corpora.windows import REPEATED, TOO_SHORT
 from tasks.stages.registry import tables
 from tests.tasks.capture.made_captures import BOS, LETTERS, Made, make, save_model
@@ -88,7 +88,7 @@ def test_documents_of_every_length_and_each_token_of_the_text(model: Path, corpu
     documents = _documents(made)
     lengths = Counter(len(ids) for ids in documents)
     assert set(lengths) == set(range(2, WINDOW + 1))
-    prepared = Prepared.open(made.runs, made.capture)
+    prepared = CaptureFolder.open(made.runs, made.capture)
     assert prepared.record["left_out"] == {TOO_SHORT: 1}  # the empty text; the empty lines between the rows are none
     stored = {doc for shard in made.store.shards for doc in made.store.documents(shard)}
     assert stored == set(range(len(documents)))  # no last batch or shard is dropped
@@ -128,7 +128,7 @@ def test_repeated_documents_are_left_out_on_request(model: Path, tmp_path: Path)
     whole = make(model, [tmp_path], tmp_path / "runs", **settings)
     assert [d[1:] for d in _documents(made)] == [[3 + LETTERS.index(c) for c in text] for text in ("abc", "def", "xyz")]
     assert len(_documents(whole)) == 4
-    assert Prepared.open(made.runs, made.capture).record["left_out"] == {TOO_SHORT: 0, REPEATED: 4}
+    assert CaptureFolder.open(made.runs, made.capture).record["left_out"] == {TOO_SHORT: 0, REPEATED: 4}
     connection = connect(open_runs(made.runs), tables())
     count = f"select count(*), count(distinct digest) from documents where capture = '{made.capture}'"
     assert run_sql(connection, count).to_pylist()[0] == {"count_star()": 3, "count(DISTINCT digest)": 3}

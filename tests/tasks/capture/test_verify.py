@@ -10,9 +10,9 @@ from storage.filesystem import Filesystem, open_runs
 from storage.layout import FINAL, Layout, shard_part
 from storage.manifest import FileRecord, Manifest, PartRecord
 from tasks.capture.finish import CAPTURE
-from tasks.capture.folder import Prepared
-from tasks.capture.key import CaptureSettings
+from tasks.capture.folder import CaptureFolder
 from tasks.capture.plan import prepare_capture
+from tasks.capture.settings import CaptureSettings
 from tasks.capture.verify import count_records, verify_capture
 
 DELETE = "Delete this file and run the same command again."
@@ -32,7 +32,7 @@ class Made:
         self.fs: Filesystem = open_runs(self.runs)
         self.layout = Layout(self.capture)
         self.manifest = Manifest(self.fs, self.layout)
-        prepared = Prepared.open(self.runs, self.capture)
+        prepared = CaptureFolder.open(self.runs, self.capture)
         self.n_shards, self.key = prepared.n_shards, prepared.record["key"]
         shards = [shard_part(i) for i in range(self.n_shards)]
         records = [self.layout.model_record, *map(self.layout.shard_record, range(self.n_shards))]

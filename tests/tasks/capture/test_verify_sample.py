@@ -11,8 +11,8 @@ import torch
 
 from storage.errors import ForeignStore
 from storage.store_reader import ShardReader
-from tasks.capture.key import CaptureSettings
 from tasks.capture.plan import prepare_capture
+from tasks.capture.settings import CaptureSettings
 from tasks.capture.verify_sample import COMPUTED, MOST_BYTES, STORED, rerun_sample
 from tests.tasks.capture import made_captures
 from tests.tasks.capture.made_captures import Made, save_model

@@ -11,9 +11,9 @@ import sys
 import warnings
 
 from tasks.capture.finish import finish_capture, request_capture
-from tasks.capture.key import CaptureSettings
 from tasks.capture.plan import prepare_capture
 from tasks.capture.run import capture_shards, shards_left
+from tasks.capture.settings import CaptureSettings
 from tasks.stages.run import finish_stage, prepare_stage, run_stage_shards, stage_parts_left
 
 

@@ -13,7 +13,7 @@ from storage.errors import ModelError
 from storage.rebuild import rebuilt_attention
 from tasks.capture.run import store_shape
 from tasks.models.loading import LoadedModel, load_model, load_tokenizer, resolve
-from tasks.models.packing import Kept
+from tasks.models.packing import Packing
 from tasks.models.run import TapSettings, capture_batch
 from tests.tasks.models.capturing import assert_near, capture, nll_of, plain_of
 
@@ -68,7 +68,7 @@ def test_trained_models_are_rebuilt_from_query_and_key(fixtures: Path, name: str
     _, ids = loaded_and_text(fixtures, name)
     shape = store_shape(loaded, {"attention": "rebuilt", "store_dtype": dtype})
     found: dict[tuple[int, str], torch.Tensor] = {}
-    settings, numbers = TapSettings(64, dtypes=shape.dtypes, kept=Kept.of(shape)), list(range(len(ids)))
+    settings, numbers = TapSettings(64, dtypes=shape.dtypes, kept=Packing.of(shape)), list(range(len(ids)))
     capture_batch(loaded, ids, settings, lambda layer, kind, t: found.update({(layer, kind): t}), numbers)
     tapped, lengths = capture(loaded, ids, query_block=64), [len(i) for i in ids]
     for layer in range(shape.n_layers):

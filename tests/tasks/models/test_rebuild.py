@@ -15,7 +15,7 @@ from storage.rebuild import rebuilt_attention
 from storage.store_shape import StoreShape
 from tasks.capture.run import store_shape
 from tasks.models.loading import LoadedModel
-from tasks.models.packing import Kept
+from tasks.models.packing import Packing
 from tasks.models.rebuild import Heard, rebuild_of, sink_logits
 from tasks.models.rebuild_support import require_rebuildable, why_not
 from tasks.models.run import TapSettings, capture_batch, listen
@@ -30,7 +30,7 @@ LENGTHS = (29, 7, 1)
 def emitted(loaded: LoadedModel, shape: StoreShape, padding: str = "right") -> Emitted:
     """What a capture of three documents hands to a store of this shape."""
     found: Emitted = {}
-    settings = TapSettings(8, padding, shape.dtypes, Kept.of(shape))
+    settings = TapSettings(8, padding, shape.dtypes, Packing.of(shape))
     ids = tokens(*LENGTHS)
     capture_batch(loaded, ids, settings, lambda layer, kind, t: found.update({(layer, kind): t}), [10, 11, 12])
     return found

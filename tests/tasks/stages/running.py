@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.capture.folder import Prepared
+from tasks.capture.folder import CaptureFolder
 from tasks.progress import Progress, listening
 from tasks.stages.run import SURVEY, finish_stage, prepare_stage, run_stage_shards, stage_parts_left
 from tests.tasks.capture import made_captures
@@ -51,7 +51,7 @@ class Ran:
 
     def folder(self, name: str) -> Path:
         """Where the parts of a table lie."""
-        layout = Prepared.open(self.made.runs, self.made.capture).layout
+        layout = CaptureFolder.open(self.made.runs, self.made.capture).layout
         return (Path(self.made.runs) / layout.table_part(name, self.key, "any")).parent
 
     def bytes(self, name: str) -> dict[str, bytes]:
@@ -59,7 +59,7 @@ class Ran:
 
     def record(self) -> dict[str, Any]:
         """The row of the table of stages, its counts as a mapping."""
-        prepared = Prepared.open(self.made.runs, self.made.capture)
+        prepared = CaptureFolder.open(self.made.runs, self.made.capture)
         path = Path(self.made.runs) / prepared.layout.stages_table(self.stage, self.key)
         (row,) = pq.read_table(path).to_pylist()
         return {**row, "quality": json.loads(row["quality"])}

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from storage.filesystem import open_runs
 from storage.warehouse import connect, run_sql
-from tasks.capture.folder import Prepared
+from tasks.capture.folder import CaptureFolder
 from tasks.capture.model import captured_model
 from tasks.models.families import output_weights, values_in
 from tasks.models.loading import LoadedModel, prepare
@@ -57,7 +57,7 @@ def make(folder: Path, name: str = "llama", text: str = LINE * 4, **settings: ob
 
 def loaded_of(made: Made) -> LoadedModel:
     """The captured model."""
-    return captured_model(Prepared.open(made.runs, made.capture))
+    return captured_model(CaptureFolder.open(made.runs, made.capture))
 
 
 def write(path: Path, *rows: Mapping[str, Any]) -> Path:

@@ -11,7 +11,7 @@ import torch
 
 from storage.keys import seed_for
 from storage.tensors import ShardReader
-from tasks.capture.folder import Prepared
+from tasks.capture.folder import CaptureFolder
 from tasks.capture.model import captured_model
 from tasks.models.loading import LoadedModel
 from tests.oracles.masked_rows import Anatomy, MaskedDocument, Norm
@@ -35,7 +35,7 @@ def norm(loaded: LoadedModel, name: str, layer: int) -> Norm | None:
 
 
 def documents(made: Made, name: str, seed: int = 0) -> dict[int, MaskedDocument]:
-    prepared, store = Prepared.open(made.runs, made.capture), made.store
+    prepared, store = CaptureFolder.open(made.runs, made.capture), made.store
     loaded, shape = captured_model(prepared), store.shape
     plain = PlainModel(loaded)
     norms = {layer: norm(loaded, name, layer) for layer in shape.attention_layers}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from tasks.capture.folder import Prepared
+from tasks.capture.folder import CaptureFolder
 from tasks.capture.model import captured_model
 from tasks.stages.run import finish_stage, prepare_stage, run_stage_shards
 from tests.oracles.masking import PlainModel
@@ -57,7 +57,7 @@ def test_a_rate_of_1_masks_everything(tmp_path: Path) -> None:
     """As if attention gave nothing to the queries that predict: every scope, score and direction alike."""
     ran = run(captured(tmp_path), "masking", {"rates": "1", "draws": 1})
     made = ran.made
-    plain = PlainModel(captured_model(Prepared.open(made.runs, made.capture)))
+    plain = PlainModel(captured_model(CaptureFolder.open(made.runs, made.capture)))
     wanted = {}
     for reader in (made.store.shard(shard) for shard in made.store.shards):
         for doc in reader.documents:

@@ -11,7 +11,7 @@ import torch
 
 from storage.errors import ForeignStore, ModelError, TheodoliteError, UnknownName, UsageError
 from tasks.capture import model as loaded
-from tasks.capture.folder import Prepared
+from tasks.capture.folder import CaptureFolder
 from tasks.stages.parameters import stage_parameters
 from tasks.stages.registry import default_stages, stage
 from tasks.stages.run import open_replay, prepare_stage
@@ -174,7 +174,7 @@ def test_what_runs_the_model_again_is_not_done_unless_told() -> None:
 def test_a_grid_that_does_not_fit_the_store_leaves_the_older_run_in_place(tmp_path: Path) -> None:
     made = captured(tmp_path)
     done = run(made, "masking", QUICK)
-    manifest = Prepared.open(made.runs, made.capture).manifest
+    manifest = CaptureFolder.open(made.runs, made.capture).manifest
     before = manifest.stage_runs()
     assert done.key in {record["key"] for record in before}
     with pytest.raises(UsageError, match=r"layers with attention that the store keeps .*, got 99, in masking.layers"):

@@ -13,7 +13,7 @@ import torch
 import transformers
 
 from storage.errors import IncompleteRun
-from tasks.capture.folder import Prepared
+from tasks.capture.folder import CaptureFolder
 from tasks.models.replay import Replayer
 from tasks.progress import Progress, listening
 from tasks.stages.run import finish_stage, prepare_stage, run_stage_shards
@@ -79,7 +79,7 @@ def stop_after(steps: int, made: Made, key: str, shards: list[int]) -> float:
 
 
 def checkpoints(made: Made, key: str) -> list[Path]:
-    layout = Prepared.open(made.runs, made.capture).layout
+    layout = CaptureFolder.open(made.runs, made.capture).layout
     folder = Path(made.runs) / layout.checkpoints_root("masking", key)
     return sorted(folder.iterdir()) if folder.exists() else []
 
@@ -111,7 +111,7 @@ def test_pieces_that_were_finished_are_not_computed_again(
     assert ran.bytes("masking") == undisturbed.bytes("masking")
     assert ran.record()["quality"] == undisturbed.record()["quality"]
     assert checkpoints(made, key) == []
-    layout = Prepared.open(made.runs, made.capture).layout
+    layout = CaptureFolder.open(made.runs, made.capture).layout
     assert not (Path(made.runs) / layout.checkpoint_records_root("masking", key)).exists()
     assert sum(came) == pytest.approx(4)  # documents, those of earlier tries among them
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from storage.errors import UsageError
-from tasks.capture.folder import Prepared
+from tasks.capture.folder import CaptureFolder
 from tasks.capture.model import captured_model
 from tasks.models.families import values_in
 from tasks.models.loading import LoadedModel
@@ -45,7 +45,7 @@ def without_sink(loaded: LoadedModel, ids: np.ndarray, layers: Sequence[int]) ->
 
 def assert_rows(ran: Ran, sets: dict[str, tuple[int, ...]]) -> None:
     """Rows of exactly these labels, each with these layers' sink values zeroed."""
-    loaded = captured_model(Prepared.open(ran.made.runs, ran.made.capture))
+    loaded = captured_model(CaptureFolder.open(ran.made.runs, ran.made.capture))
     by_doc = documents_of(ran.made)
     rows = {(row["doc"], row["layers"]): row for row in ran.rows("sink_removal")}
     assert set(rows) == {(doc, label) for doc in by_doc for label in sets} and len(by_doc) > 1

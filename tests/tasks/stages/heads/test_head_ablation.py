@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from storage.errors import UsageError
-from tasks.capture.folder import Prepared
+from tasks.capture.folder import CaptureFolder
 from tasks.capture.model import captured_model
 from tasks.stages.run import prepare_stage, stage_parts_left
 from tests.oracles.masking import PlainModel
@@ -17,7 +17,7 @@ from tests.tasks.stages.running import TEXT, Ran, captured, documents_of, interr
 
 def assert_rows(ran: Ran, layers: tuple[int, ...]) -> None:
     """A row for every document, and every head of these layers, each as the plain model without it."""
-    plain = PlainModel(captured_model(Prepared.open(ran.made.runs, ran.made.capture)))
+    plain = PlainModel(captured_model(CaptureFolder.open(ran.made.runs, ran.made.capture)))
     n_heads, by_doc = ran.made.store.shape.n_heads, documents_of(ran.made)
     rows = {(row["doc"], row["layer"], row["head"]): row for row in ran.rows("head_ablation")}
     assert set(rows) == {(d, at, h) for d in by_doc for at in layers for h in range(n_heads)} and len(by_doc) > 1

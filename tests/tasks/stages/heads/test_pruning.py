@@ -11,7 +11,7 @@ import torch
 import transformers
 
 from storage.errors import IncompleteRun, UnknownName, UsageError
-from tasks.capture.folder import Prepared
+from tasks.capture.folder import CaptureFolder
 from tasks.capture.model import captured_model
 from tasks.models.interventions import ScaleHeads
 from tasks.models.replay import Replayer
@@ -47,7 +47,7 @@ def by_key(ran: Ran) -> dict[tuple[Any, ...], dict[str, Any]]:
 
 def assert_rows(ran: Ran, strategies: tuple[str, ...] = ORDERED) -> HeadOracle:
     """Rows of these strategies at each retention, with the heads gone that plain loops say."""
-    plain = PlainModel(captured_model(Prepared.open(ran.made.runs, ran.made.capture)))
+    plain = PlainModel(captured_model(CaptureFolder.open(ran.made.runs, ran.made.capture)))
     oracle, by_doc, rows = HeadOracle(ran.made.store), documents_of(ran.made), by_key(ran)
     n_heads, known = ran.made.store.shape.n_heads, dict[Any, float]()
     for strategy in strategies:
@@ -101,7 +101,7 @@ def test_random_orders_are_drawn_by_the_seed_and_nested(tmp_path: Path) -> None:
     assert (
         all(few < many for few, many in zip(gone[::2], gone[1::2], strict=True)) and len(set(map(frozenset, gone))) > 3
     )
-    plain = PlainModel(captured_model(Prepared.open(made.runs, made.capture)))
+    plain = PlainModel(captured_model(CaptureFolder.open(made.runs, made.capture)))
     rows, by_doc = by_key(ran), documents_of(made)
     assert len(made.store.shards) > 1
     for cell, heads in zip(cells, gone, strict=True):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from storage.errors import IncompleteRun, UsageError
-from tasks.capture.folder import Prepared
+from tasks.capture.folder import CaptureFolder
 from tasks.run_record import StageRun
 from tasks.stages.contract import StageContext
 from tasks.stages.heads.pruning import cells_of
@@ -49,7 +49,7 @@ def test_heads_stay_in_proportion_to_the_ranks_of_plain_decompositions(tmp_path:
     for stay in (9, 6):
         kept = {(layer, head) for _, layer, head in seats[:stay]}
         alone[stay] = {(layer, head) for layer in range(3) for head in range(4)} - kept
-    prepared = Prepared.open(made.runs, made.capture)
+    prepared = CaptureFolder.open(made.runs, made.capture)
     survey = read_partial(prepared, StageRun.read(prepared, "pruning", ran.key), SURVEY)
     for cell in cells_of(made.store, PruningParameters(("h_star",), (0.75, 0.5)), HeadStatistics(survey), 0):
         assert {(i.layer, head) for i in cell.condition for head in i.heads} == alone[cell.heads_kept]

@@ -12,7 +12,7 @@ from storage.catalog import read_catalog
 from storage.errors import DamagedPart, IncompleteRun
 from storage.filesystem import open_runs
 from storage.layout import survey_part
-from tasks.capture.folder import Prepared
+from tasks.capture.folder import CaptureFolder
 from tasks.capture.verify import verify_capture
 from tasks.progress import Progress, listening
 from tasks.stages.registry import tables
@@ -41,7 +41,7 @@ def begun(undisturbed: Ran, tmp_path: Path) -> Made:
 
 def files(made: Made, key: str) -> dict[str, bytes]:
     """What the survey's parts hold."""
-    layout = Prepared.open(made.runs, made.capture).layout
+    layout = CaptureFolder.open(made.runs, made.capture).layout
     folder = (Path(made.runs) / layout.partial("pruning", key, SURVEY)).parent
     return {path.name: path.read_bytes() for path in sorted(folder.glob("part-survey*"))}
 
@@ -109,7 +109,7 @@ def test_shards_tables_and_status_know_nothing_of_it(undisturbed: Ran, begun: Ma
 def test_a_lost_or_damaged_part_of_it_is_found_and_made_again(undisturbed: Ran, tmp_path: Path) -> None:
     shutil.copytree(undisturbed.made.runs, tmp_path / "runs")
     made, key = replace(undisturbed.made, runs=str(tmp_path / "runs")), undisturbed.key
-    before, layout = files(made, key), Prepared.open(made.runs, made.capture).layout
+    before, layout = files(made, key), CaptureFolder.open(made.runs, made.capture).layout
     lost = Path(made.runs) / layout.partial("pruning", key, survey_part(1))
     lost.unlink()
     assert any(lost.name in problem and "missing" in problem for problem in verify_capture(made.runs, made.capture)[1])

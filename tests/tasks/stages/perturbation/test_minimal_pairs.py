@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from storage.errors import CorpusError, UnknownName, UsageError
-from tasks.capture.folder import Prepared
+from tasks.capture.folder import CaptureFolder
 from tasks.capture.model import captured_model
 from tasks.kernels.perturbation import noise
 from tasks.models.displacement import noise_seed
@@ -65,7 +65,7 @@ def by_key(ran: Ran) -> dict[tuple[Any, ...], dict[str, Any]]:
 
 
 def test_every_sentence_is_as_likely_as_in_the_plain_model_moved_alike(done: Ran, made: Made) -> None:
-    loaded = captured_model(Prepared.open(made.runs, made.capture))
+    loaded = captured_model(CaptureFolder.open(made.runs, made.capture))
     plain, width = DisplacedModel(loaded), loaded.anatomy.d_model
     norms = {layer: plain_median(made, layer) for layer in (0, 1)}
     rows = by_key(done)
@@ -239,7 +239,7 @@ def test_a_sentence_that_does_not_fit_is_refused_before_the_run_takes_an_older_o
     long = write(tmp_path / "long.jsonl", [PAIRS[0], ("a" * 64, "b")])  # and a BOS token: one more than positions
     with pytest.raises(CorpusError, match=r"at most 64 tokens, the model's positions, got 65, in .*line 2"):
         prepare_stage(made.runs, made.capture, "minimal_pairs", {"arms": ["none"], "files": [long]})
-    layout = Prepared.open(made.runs, made.capture).layout
+    layout = CaptureFolder.open(made.runs, made.capture).layout
     record = Path(made.runs) / layout.stages_table("minimal_pairs", older.key)
     assert [path.name for path in record.parent.glob("*minimal_pairs*")] == [record.name]
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tasks.capture.folder import Prepared
+from tasks.capture.folder import CaptureFolder
 from tasks.capture.model import captured_model
 from tasks.kernels import perturbation as kernel
 from tasks.models.displacement import noise_seed
@@ -28,7 +28,7 @@ class Plain:
     """What the rows should say, from the plain model and the rules in plain loops."""
 
     def __init__(self, ran: Ran) -> None:
-        loaded = captured_model(Prepared.open(ran.made.runs, ran.made.capture))
+        loaded = captured_model(CaptureFolder.open(ran.made.runs, ran.made.capture))
         self.model, self.anatomy = DisplacedModel(loaded), loaded.anatomy
         self.attended = loaded.way != FALLBACK
         self.documents = documents_of(ran.made)

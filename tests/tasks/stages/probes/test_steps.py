@@ -11,7 +11,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 from storage.errors import CorpusError, ForeignStore, UsageError
-from tasks.capture.folder import Prepared
+from tasks.capture.folder import CaptureFolder
 from tasks.stages.parameters import stage_parameters
 from tasks.stages.probes.declaration import ProbesParameters
 from tasks.stages.probes.steps import layers_of, split, states_of
@@ -63,7 +63,7 @@ def done(made: Made) -> Ran:
 
 
 def words(made: Made, **parameters: Any) -> dict[str, np.ndarray]:
-    prepared = Prepared.open(made.runs, made.capture)
+    prepared = CaptureFolder.open(made.runs, made.capture)
     documents = [doc for shard in made.store.shards for doc in made.store.documents(shard)]
     return words_of(prepared, documents, ProbesParameters(**parameters), repr(parameters))
 

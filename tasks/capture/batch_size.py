@@ -9,8 +9,8 @@ import os
 import sys
 from pathlib import Path
 
+from storage.kept import Kept
 from tasks.capture.cost import ConfigShape, memory_peak
-from tasks.capture.kept import Chosen
 
 SHARE = 0.5
 """Of the device's memory, what one batch and the model may take: the rest is the system's, and other runs'."""
@@ -42,7 +42,7 @@ def memory_of(device: str) -> int | None:
     return min(physical, int(limit)) if limit.isdecimal() else physical
 
 
-def batch_tokens(shape: ConfigShape, window: int, dtype: str, query_block: int, chosen: Chosen, device: str) -> int:
+def batch_tokens(shape: ConfigShape, window: int, dtype: str, query_block: int, kept: Kept, device: str) -> int:
     """The largest batch of whole windows whose peak, the model's weights included, takes at most half the memory.
 
     The least there is where none does: a document is never cut, and `plan` shows the peak beside the memory. For a
@@ -55,6 +55,6 @@ def batch_tokens(shape: ConfigShape, window: int, dtype: str, query_block: int, 
     for tokens in BATCHES[device]:
         documents = max(1, tokens // window)
         lengths = [window] * documents
-        if memory_peak(shape, lengths, list(range(documents)), dtype, query_block, chosen) <= allowed:
+        if memory_peak(shape, lengths, list(range(documents)), dtype, query_block, kept) <= allowed:
             return tokens
     return BATCHES[device][-1]

@@ -6,15 +6,15 @@ import json
 import statistics
 import subprocess
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from tasks.capture import memory
+from storage.kept import Kept
+from tasks.capture import batch_size
 from tasks.capture.cost import ConfigShape
-from tasks.capture.kept import Chosen
-from tasks.capture.key import CaptureSettings
+from tasks.capture.kept import kept_of
+from tasks.capture.settings import CaptureSettings
 from tests.tasks.capture.made_captures import save_model
 
 GIB = 2**30
@@ -22,7 +22,7 @@ BODY = """
 import json, resource, sys
 from pathlib import Path
 from tasks.capture.run import capture_shards, shards_left, warm_up
-from tasks.capture.key import CaptureSettings
+from tasks.capture.settings import CaptureSettings
 from tasks.capture.plan import prepare_capture
 from benchmarks.harness import CLEAR, resident
 
@@ -57,24 +57,24 @@ def shape(**changes: int) -> ConfigShape:
     return ConfigShape.of(config, "config.json")
 
 
-def way(attention: str) -> Chosen:
-    return Chosen.of(asdict(CaptureSettings("model", ("corpus.txt",), attention=attention)))
+def way(attention: str) -> Kept:
+    return kept_of(CaptureSettings("model", ("corpus.txt",), attention=attention).model_dump())
 
 
 def test_the_batch_shrinks_with_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
     for gib in (64, 3, 2.6, 0.5):
-        monkeypatch.setattr(memory, "memory_of", lambda _, gib=gib: int(gib * GIB))
-        found.append(memory.batch_tokens(shape(), 512, "float32", 128, way("stored"), "cpu"))
+        monkeypatch.setattr(batch_size, "memory_of", lambda _, gib=gib: int(gib * GIB))
+        found.append(batch_size.batch_tokens(shape(), 512, "float32", 128, way("stored"), "cpu"))
     assert found[0] == 1024
     assert found == sorted(found, reverse=True)
     assert found[-1] == 256
 
 
 def test_a_gpu_with_room_takes_larger_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "memory_of", lambda _: 80 * GIB)
-    small = memory.batch_tokens(shape(), 512, "bfloat16", 128, way("rebuilt"), "cuda")
-    large = memory.batch_tokens(
+    monkeypatch.setattr(batch_size, "memory_of", lambda _: 80 * GIB)
+    small = batch_size.batch_tokens(shape(), 512, "bfloat16", 128, way("rebuilt"), "cuda")
+    large = batch_size.batch_tokens(
         shape(num_hidden_layers=80, hidden_size=4608), 512, "bfloat16", 128, way("rebuilt"), "cuda"
     )
     assert small == 16384
@@ -82,17 +82,17 @@ def test_a_gpu_with_room_takes_larger_batches(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_limit_on_the_process_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    limit = tmp_path / "memory.max"
-    monkeypatch.setattr(memory, "_CGROUP", limit)
-    whole = memory.memory_of("cpu")
+    limit = tmp_path / "batch_size.max"
+    monkeypatch.setattr(batch_size, "_CGROUP", limit)
+    whole = batch_size.memory_of("cpu")
     limit.write_text("max\n")
-    assert memory.memory_of("cpu") == whole
+    assert batch_size.memory_of("cpu") == whole
     limit.write_text("1048576\n")
-    assert memory.memory_of("cpu") == 1048576
+    assert batch_size.memory_of("cpu") == 1048576
 
 
 def test_without_a_gpu_auto_is_the_cpu_and_torch_is_not_asked() -> None:
-    code = "from tasks.capture.memory import likely_device; print(likely_device('cpu'), 'torch' in sys.modules)"
+    code = "from tasks.capture.batch_size import likely_device; print(likely_device('cpu'), 'torch' in sys.modules)"
     code = f"import sys; {code}"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.split() == ["cpu", "False"]
