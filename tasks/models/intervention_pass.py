@@ -1,6 +1,6 @@
 """Interventions as one forward pass applies them: what each row of the batch, a document under a condition, asks for.
 
-Attention is changed inside the tap (reweighing.py); all else where a module's output leaves it.
+Attention is changed inside the tap (attention_changes.py); all else where a module's output leaves it.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from tasks.models.attention_changes import Reweighing
 from tasks.models.displacement import moved
 from tasks.models.families import Anatomy
 from tasks.models.interventions import (
-    Condition,
     Displace,
     Intervention,
     Part,
     Perturb,
     Restore,
+    Row,
     ScaleHeads,
     in_residual,
     restores_weights,
@@ -32,15 +32,6 @@ from tasks.models.selfcheck import Place
 
 Wanted = Mapping[Part, frozenset[int]]
 """Part → the layers of which it is kept."""
-
-
-@dataclass(frozen=True)
-class Row:
-    """One row of the batch."""
-
-    document: int
-    length: int
-    condition: Condition
 
 
 @dataclass

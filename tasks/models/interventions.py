@@ -111,6 +111,15 @@ Condition = tuple[Intervention, ...]
 CLEAN: Condition = ()
 
 
+@dataclass(frozen=True)
+class Row:
+    """One row of a batch: a document under a condition."""
+
+    document: int
+    length: int
+    condition: Condition
+
+
 def in_residual(intervention: Intervention) -> bool:
     """Whether it changes what leaves a layer, and nothing inside it."""
     if isinstance(intervention, Restore):

@@ -17,9 +17,9 @@ from torch import Tensor
 from storage.errors import ModelError, UsageError
 from tasks.models import tap
 from tasks.models.families import Anatomy
-from tasks.models.intervention_pass import Intervening, Row, Wanted
+from tasks.models.intervention_pass import Intervening, Wanted
 from tasks.models.intervention_tensors import Held
-from tasks.models.interventions import CLEAN, Condition, DropKeys, Part, check
+from tasks.models.interventions import CLEAN, Condition, DropKeys, Part, Row, check
 from tasks.models.loading import LoadedModel
 from tasks.models.observation import Seen, Watch, Watching
 from tasks.models.partial_model import Shadow
