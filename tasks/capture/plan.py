@@ -30,7 +30,7 @@ from tasks.capture.key import CaptureIdentity, CaptureSettings, blocks, capture_
 from tasks.capture.memory import batch_tokens, likely_device, memory_of
 from tasks.corpora.files import CorpusFile, expand, files_digest
 from tasks.corpora.streams import CORPUS
-from tasks.models.rebuild_support import require_rebuildable, why_not
+from tasks.models.families import require_rebuildable, why_not
 from tasks.models.sources import ModelSource, on_disk, read_config, resolve
 from tasks.progress import Progress, emit
 

@@ -112,7 +112,7 @@ def _model_tensors(loaded: LoadedModel) -> tuple[list[torch.Tensor], list[torch.
     """Per layer with attention W_O by head and its bias (None where there is none), and the norms of W_V, (L, H_kv)."""
     import torch
 
-    from tasks.models.families import output_weights, value_weight_norms
+    from tasks.models.anatomy import output_weights, value_weight_norms
 
     layers = loaded.anatomy.attended
     pairs = [output_weights(loaded.anatomy, layer) for layer in layers]

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from storage.errors import ModelError, UsageError
 from tasks.kernels.layer_scores import Linearised
-from tasks.models.families import Anatomy
+from tasks.models.anatomy import Anatomy
 from tasks.models.patches import CHANNELS, PatchGrid
 
 _TOKENS = 4

@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from tasks.models.families import Anatomy, values_in
+from tasks.models.anatomy import Anatomy, values_in
 from tasks.models.intervention_tensors import Share
 from tasks.models.interventions import (
     DropKeys,

@@ -12,9 +12,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from tasks.models import selfcheck
+from tasks.models.anatomy import Anatomy
 from tasks.models.attention_changes import Reweighing
 from tasks.models.displacement import moved
-from tasks.models.families import Anatomy
 from tasks.models.interventions import (
     Displace,
     Intervention,

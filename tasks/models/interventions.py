@@ -16,7 +16,7 @@ from storage.numbers import spans
 from tasks.models.table import FALLBACK
 
 if TYPE_CHECKING:
-    from tasks.models.families import Anatomy
+    from tasks.models.anatomy import Anatomy
     from tasks.models.intervention_tensors import Given, Mask
 
 Part = Literal["attention_output", "attention_weights", "norm_output", "mlp_output", "residual"]

@@ -1,6 +1,6 @@
 """Loading a model and its tokenizer.
 
-What needs neither torch nor transformers lies in sources.py; its names are found here too.
+sources.py has what needs neither torch nor transformers.
 """
 
 from __future__ import annotations
@@ -13,30 +13,14 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from storage.errors import ModelError, UsageError
-from tasks.models.families import Anatomy, anatomy_of, family_of
-from tasks.models.sources import ModelSource, has_tokenizer, model_digest, read_config, resolve, tokenizer_digest
+from tasks.models.anatomy import Anatomy, anatomy_of
+from tasks.models.families import family_of
+from tasks.models.sources import ModelSource, has_tokenizer, read_config
 from tasks.models.table import FALLBACK, INTERFACE, Family
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
-
-__all__ = [
-    "LoadedModel",
-    "ModelSource",
-    "load_model",
-    "load_tokenizer",
-    "model_digest",
-    "pick_device",
-    "prepare",
-    "read_config",
-    "resolve",
-    "tokenizer_digest",
-    "torch_dtype",
-]
-
-_WITHOUT_POOLER = ("distilbert", "dinov2", "dinov2_with_registers")
-"""Encoders whose class takes no word about a pooling layer, since it has none with weights."""
 
 DTYPES = ("float32", "float16", "bfloat16")
 DEVICES = ("auto", "cpu", "cuda", "mps")
@@ -161,7 +145,7 @@ def _auto_class(family: Family) -> tuple[Any, dict[str, Any]]:
     _know_own_families()
     if family.causal:
         return transformers.AutoModelForCausalLM, {}
-    return transformers.AutoModel, {} if family.model_type in _WITHOUT_POOLER else {"add_pooling_layer": False}
+    return transformers.AutoModel, {"add_pooling_layer": False} if family.pooler else {}
 
 
 def _know_own_families() -> None:

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from storage.errors import ModelError
 from tasks.models import tap
+from tasks.models.anatomy import Anatomy, anatomy_of
 from tasks.models.attention_changes import Reweighing
-from tasks.models.families import Anatomy, anatomy_of
 from tasks.models.intervention_pass import Intervening
 from tasks.models.interventions import Part
 from tasks.models.loading import LoadedModel

@@ -15,7 +15,7 @@ from tasks.models import selfcheck
 from tasks.models.selfcheck import Place
 
 if TYPE_CHECKING:
-    from tasks.models.families import Anatomy
+    from tasks.models.anatomy import Anatomy
 
 SAMPLED = 4
 """Queries of each document and layer whose attention is rebuilt while it is captured: the last, and some drawn."""

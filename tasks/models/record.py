@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tasks.models import selfcheck
-from tasks.models.families import Anatomy
+from tasks.models.anatomy import Anatomy
 from tasks.models.packing import EVERYTHING, Kept
 from tasks.models.query_blocks import QueryBlocks
 from tasks.models.rebuild import Heard, RebuildSample

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from storage.errors import ModelError, UsageError
 from tasks.models import tap
-from tasks.models.families import Anatomy
+from tasks.models.anatomy import Anatomy
 from tasks.models.intervention_pass import Intervening, Wanted
 from tasks.models.intervention_tensors import Held
 from tasks.models.interventions import CLEAN, Condition, DropKeys, Part, Row, check

@@ -147,10 +147,9 @@ def token_tensors(
     if "position_ids" in inspect.signature(loaded.anatomy.body.forward).parameters:
         config: Any = loaded.model.config
         inputs["position_ids"] = (mask.cumsum(dim=1) - 1).clamp(min=0) + first_position(config.to_dict())
-    elif loaded.anatomy.family == "distilbert" and any(span.start for span in spans):
-        # transformers 4.57 counts its positions from the start of the row, padding included
+    elif kind.counts_padding and any(span.start for span in spans):
         raise ModelError(
-            "positions that can be given to DistilBERT",
+            f"positions that can be given to {kind.name}",
             got="a transformers that counts padding as tokens",
             where=loaded.name,
             remedy="Use --padding right, or pip install 'transformers>=5'.",

@@ -20,7 +20,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 
 from storage.errors import ModelError
-from tasks.models.families import Anatomy, gate_in
+from tasks.models.anatomy import Anatomy, gate_in
 from tasks.models.record import BatchRecord
 
 Eager = Callable[..., tuple[Tensor, Tensor]]

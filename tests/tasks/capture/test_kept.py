@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -24,8 +24,8 @@ from tasks.capture.folder import Prepared
 from tasks.capture.kept import KINDS, Chosen
 from tasks.capture.key import CaptureSettings
 from tasks.capture.plan import plan_capture, prepare_capture
-from tasks.models import rebuild_support as rebuildable
 from tasks.models.sources import read_config, resolve
+from tasks.models.table import ALIBI, FAMILIES, Family
 from tasks.stages.run import finish_stage, prepare_stage, run_stage_shards, stage_parts_left
 from tests.tasks.capture.made_captures import capturing
 
@@ -237,7 +237,8 @@ def test_layers_beyond_the_models_are_refused(base: CaptureSettings, tmp_path: P
 def test_a_family_that_cannot_be_rebuilt_is_refused_before_any_work(
     base: CaptureSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(rebuildable._WHY, "gpt_neox", rebuildable._DISTANCE)
+    row = replace(FAMILIES["gpt_neox"], not_rebuilt=ALIBI)
+    monkeypatch.setitem(cast("dict[str, Family]", FAMILIES), "gpt_neox", row)
     with pytest.raises(ModelError, match=r"rebuilt from query and key, got 'gpt_neox': ALiBi adds .*, in sample"):
         prepare_capture(replace(base, attention="rebuilt"), str(tmp_path / "runs"))
     assert not (tmp_path / "runs").exists()

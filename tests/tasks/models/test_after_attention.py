@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from storage.errors import ModelError, UsageError
 from tasks.models.after_attention import norm_after, norms_after, output_scale
-from tasks.models.families import Anatomy
+from tasks.models.anatomy import Anatomy
 from tasks.models.sublayers import norms
 from tests.families import DECODERS, ENCODERS, IMAGE_NAMES
 from tests.tasks.models.capturing import tiny

@@ -16,7 +16,8 @@ from transformers import AutoModelForCausalLM, DynamicCache, GPT2Config, GPT2LMH
 from storage.errors import ModelError
 from tasks.models.ega import EgaConfig, EgaLMHeadModel
 from tasks.models.ega_statistics import energy_statistics
-from tasks.models.loading import load_model, resolve
+from tasks.models.loading import load_model
+from tasks.models.sources import resolve
 from tests.configurations import COMMON
 from tests.families import tiny_model, tokens
 from tests.oracles.energy_gates import gated_attention

@@ -8,7 +8,7 @@ import torch
 from torch.testing import assert_close
 
 from storage.errors import CaptureCheckError, CorpusError, ModelError
-from tasks.models.families import output_weights, value_weight_norms
+from tasks.models.anatomy import output_weights, value_weight_norms
 from tasks.models.patches import PatchGrid
 from tasks.models.plain import run_plain
 from tasks.models.run import listen

@@ -19,15 +19,8 @@ import transformers
 from storage.errors import ModelError, UsageError
 from tasks.models import loading, sources
 from tasks.models.gguf import gguf_config, read_metadata
-from tasks.models.loading import (
-    ModelSource,
-    load_model,
-    load_tokenizer,
-    pick_device,
-    prepare,
-    read_config,
-    resolve,
-)
+from tasks.models.loading import load_model, load_tokenizer, pick_device, prepare
+from tasks.models.sources import ModelSource, read_config, resolve
 from tests.families import tiny_model, tokens
 from tests.tasks.models.capturing import capture
 

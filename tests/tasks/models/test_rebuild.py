@@ -14,10 +14,10 @@ from storage.errors import CaptureCheckError, ModelError
 from storage.rebuild import rebuilt_attention
 from storage.store_shape import StoreShape
 from tasks.capture.run import store_shape
+from tasks.models.families import require_rebuildable, why_not
 from tasks.models.loading import LoadedModel
 from tasks.models.packing import Kept
 from tasks.models.rebuild import Heard, rebuild_of, sink_logits
-from tasks.models.rebuild_support import require_rebuildable, why_not
 from tasks.models.run import TapSettings, capture_batch, listen
 from tasks.models.table import FALLBACK
 from tests.families import NAMES, tokens

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from storage.errors import ModelError
 from tasks.models import tap
-from tasks.models.families import output_weights
+from tasks.models.anatomy import output_weights
 from tasks.models.record import BatchRecord, Span
 from tasks.models.table import FALLBACK
 from tests.families import DECODERS, ENCODERS, NAMES, tokens
