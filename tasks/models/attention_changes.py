@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from tasks.models.anatomy import Anatomy, values_in
-from tasks.models.intervention_tensors import Share
+from tasks.models.intervention_tensors import RankedShare
 from tasks.models.interventions import (
     DropKeys,
     Intervention,
@@ -130,7 +130,7 @@ class Reweighing:
             return
         if isinstance(intervention, MaskEntries):
             mask = intervention.mask
-            if intervention.heads is None and isinstance(mask, Share) and mask.zero(document, alpha, *block):
+            if intervention.heads is None and isinstance(mask, RankedShare) and mask.zero(document, alpha, *block):
                 return
             gone = mask.block(document, *block).to(alpha.device)
         else:

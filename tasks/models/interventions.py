@@ -17,7 +17,7 @@ from tasks.models.table import FALLBACK
 
 if TYPE_CHECKING:
     from tasks.models.anatomy import Anatomy
-    from tasks.models.intervention_tensors import Given, Mask
+    from tasks.models.intervention_tensors import DocumentMask, DocumentTensors
 
 Part = Literal["attention_output", "attention_weights", "norm_output", "mlp_output", "residual"]
 ARMS, PROTOCOLS = ("magnitude", "angle"), ("exact", "published")
@@ -30,7 +30,7 @@ class MaskEntries:
     """Zero the projected values of entries (i, j): the output becomes Σ (1 − mask) α v; α is as it was."""
 
     layer: int
-    mask: Mask
+    mask: DocumentMask
     """(H', T, T) bool a document, true where an entry goes, for the chosen heads in their order."""
     heads: tuple[int, ...] | None = None
     """Query heads; None for all."""
@@ -41,7 +41,7 @@ class DropKeys:
     """Zero the values of keys, for every query of the chosen heads; α is as it was."""
 
     layer: int
-    keys: Mask | tuple[int, ...]
+    keys: DocumentMask | tuple[int, ...]
     """Positions, the same in every document; or (T,) bool a document, true where a key goes."""
     heads: tuple[int, ...] | None = None
     """Query heads; None for all."""
@@ -63,7 +63,7 @@ class Perturb:
     """Add a tensor (T, D) to the residual stream that leaves a layer."""
 
     layer: int
-    delta: Given
+    delta: DocumentTensors
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Restore:
 
     layer: int
     part: Part
-    clean: Given
+    clean: DocumentTensors
 
 
 Intervention = MaskEntries | DropKeys | ScaleHeads | Perturb | Displace | Restore

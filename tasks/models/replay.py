@@ -18,7 +18,7 @@ from storage.errors import ModelError, UsageError
 from tasks.models import tap
 from tasks.models.anatomy import Anatomy
 from tasks.models.intervention_pass import Intervening, Wanted
-from tasks.models.intervention_tensors import Held
+from tasks.models.intervention_tensors import HeldTensors
 from tasks.models.interventions import CLEAN, Condition, DropKeys, Part, Row, check
 from tasks.models.loading import LoadedModel
 from tasks.models.observation import Seen, Watch, Watching
@@ -105,7 +105,7 @@ class Replayer:
         for rows in self._batches(starts, len(conditions)):
             yield from self._scored(layer, rows, conditions, watch)
 
-    def parts(self, layer: int, starts: Sequence[Start], wanted: Wanted) -> dict[tuple[Part, int], Held]:
+    def parts(self, layer: int, starts: Sequence[Start], wanted: Wanted) -> dict[tuple[Part, int], HeldTensors]:
         """What comes out of parts of a clean run from `layer`: (part, layer) → what `Restore` takes of a document.
 
         Raises UsageError for a layer that does not run, or has no such part.
@@ -121,7 +121,7 @@ class Replayer:
         for part, layers in wanted.items():
             for missing in sorted(at for at in layers if (part, at) not in found):
                 raise UsageError(f"a layer from {layer} that has a {part}", got=str(missing), where=self._loaded.name)
-        return {key: Held.of_documents(tensors) for key, tensors in found.items()}
+        return {key: HeldTensors.of_documents(tensors) for key, tensors in found.items()}
 
     def layers_with(self, part: Part) -> tuple[int, ...]:
         """The layers that have a part which can be restored, in order."""
