@@ -35,7 +35,7 @@ Wanted = Mapping[Part, frozenset[int]]
 
 
 @dataclass
-class Intervening:
+class InterventionPass:
     """One forward pass from layer `start`, as the tap's listener (`Listener` in tap.py) and the copy's modules ask."""
 
     anatomy: Anatomy

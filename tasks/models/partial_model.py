@@ -20,7 +20,7 @@ from storage.errors import ModelError
 from tasks.models import tap
 from tasks.models.anatomy import Anatomy, anatomy_of
 from tasks.models.attention_changes import Reweighing
-from tasks.models.intervention_pass import Intervening
+from tasks.models.intervention_pass import InterventionPass
 from tasks.models.interventions import Part
 from tasks.models.loading import LoadedModel
 from tasks.models.sublayers import ReadNorms, mlps
@@ -30,7 +30,7 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_forward_hooks_with_kwargs", 
 
 
 class Shadow:
-    """The copy. Silent unless an `Intervening` of its anatomy is the tap that is active in the thread that runs it."""
+    """The copy. Silent unless an `InterventionPass` of its anatomy is the active tap of the thread that runs it."""
 
     def __init__(self, loaded: LoadedModel, blank: Callable[[LoadedModel], Mapping[str, Any]]) -> None:
         """blank: what a model is called with for one token of nothing. Raises ModelError for an encoder."""
@@ -125,9 +125,9 @@ class Shadow:
         call = self._call()
         return None if call is None else Reweighing(call).projected_values(output)
 
-    def _call(self) -> Intervening | None:
+    def _call(self) -> InterventionPass | None:
         call = tap.current()
-        return call if isinstance(call, Intervening) and call.anatomy is self.anatomy else None
+        return call if isinstance(call, InterventionPass) and call.anatomy is self.anatomy else None
 
 
 def _sharing_weights(model: nn.Module) -> nn.Module:

@@ -17,7 +17,7 @@ from torch import Tensor
 from storage.errors import ModelError, UsageError
 from tasks.models import tap
 from tasks.models.anatomy import Anatomy
-from tasks.models.intervention_pass import Intervening, Wanted
+from tasks.models.intervention_pass import InterventionPass, Wanted
 from tasks.models.intervention_tensors import HeldTensors
 from tasks.models.interventions import CLEAN, Condition, DropKeys, Part, Row, check
 from tasks.models.loading import LoadedModel
@@ -192,13 +192,13 @@ class Replayer:
 
     def _call(
         self, layer: int, rows: Sequence[tuple[Start, int]], conditions: Sequence[Condition], wanted: Wanted
-    ) -> Intervening:
+    ) -> InterventionPass:
         of_rows = [Row(start.document, len(start.token_ids), conditions[at]) for start, at in rows]
         for row in of_rows:
             _check_positions(row)
         hidden = torch.nn.utils.rnn.pad_sequence([start.residual for start, _ in rows], batch_first=True)
         weight = next(self._loaded.model.parameters())
-        return Intervening(
+        return InterventionPass(
             self._shadow.anatomy,
             of_rows,
             layer,
@@ -209,7 +209,7 @@ class Replayer:
         )
 
     @torch.inference_mode()
-    def _body(self, call: Intervening, rows: Sequence[tuple[Start, int]]) -> Any:
+    def _body(self, call: InterventionPass, rows: Sequence[tuple[Start, int]]) -> Any:
         """What the body gives, (B, T, D) after the final norm, in the family's own class."""
         if call.start:  # what leaves the layer before may be changed, though it does not run
             call.hidden = call.residual(call.start - 1, call.hidden)

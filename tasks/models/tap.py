@@ -43,7 +43,7 @@ class Changes(Protocol):
 
 
 class Listener(Protocol):
-    """What is told of attention as it is computed: BatchRecord, which captures, or Intervening, which changes it."""
+    """Receives attention as it is computed: BatchRecord, which captures it, or InterventionPass, which changes it."""
 
     @property
     def changes(self) -> Changes | None:
