@@ -50,7 +50,7 @@ class ForwardPass(Protocol):
         """Keep a part of row `b`; place: the layer, and the first query of the block."""
 
 
-class Reweighing:
+class AttentionChanges:
     """What a forward pass under interventions changes of attention; `Changes` in tap.py."""
 
     def __init__(self, given: ForwardPass) -> None:

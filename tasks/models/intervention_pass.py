@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from tasks.models import selfcheck
 from tasks.models.anatomy import Anatomy
-from tasks.models.attention_changes import Reweighing
+from tasks.models.attention_changes import AttentionChanges
 from tasks.models.displacement import moved
 from tasks.models.interventions import (
     Displace,
@@ -61,12 +61,12 @@ class InterventionPass:
         for layer, asked in self._asked.items():  # weights are restored before entries of them are masked
             self._asked[layer] = sorted(asked, key=lambda each: not restores_weights(each[1]))
         self._due = {(b, id(i)) for b, row in enumerate(self.rows) for i in row.condition}
-        self._reweighing = Reweighing(self)
+        self._attention_changes = AttentionChanges(self)
 
     @property
-    def changes(self) -> Reweighing | None:
+    def changes(self) -> AttentionChanges | None:
         """None in a layer whose weights and values are neither changed nor wanted."""
-        return self._reweighing if self._reweighing.needed() else None
+        return self._attention_changes if self._attention_changes.needed() else None
 
     def layer_of(self, module: nn.Module) -> int | None:
         return self.layer if self.anatomy.attentions.get(self.layer) is module else None

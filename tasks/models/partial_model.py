@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from storage.errors import ModelError
 from tasks.models import tap
 from tasks.models.anatomy import Anatomy, anatomy_of
-from tasks.models.attention_changes import Reweighing
+from tasks.models.attention_changes import AttentionChanges
 from tasks.models.intervention_pass import InterventionPass
 from tasks.models.interventions import Part
 from tasks.models.loading import LoadedModel
@@ -123,7 +123,7 @@ class Shadow:
 
     def _values_leave(self, _module: nn.Module, _args: Any, output: Tensor) -> Any:
         call = self._call()
-        return None if call is None else Reweighing(call).projected_values(output)
+        return None if call is None else AttentionChanges(call).projected_values(output)
 
     def _call(self) -> InterventionPass | None:
         call = tap.current()
