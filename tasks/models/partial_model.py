@@ -29,7 +29,7 @@ from tasks.models.table import FALLBACK
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_forward_hooks_with_kwargs", "_forward_pre_hooks_with_kwargs")
 
 
-class Shadow:
+class PartialModel:
     """The copy. Silent unless an `InterventionPass` of its anatomy is the active tap of the thread that runs it."""
 
     def __init__(self, loaded: LoadedModel, blank: Callable[[LoadedModel], Mapping[str, Any]]) -> None:

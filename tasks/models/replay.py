@@ -22,7 +22,7 @@ from tasks.models.intervention_tensors import HeldTensors
 from tasks.models.interventions import CLEAN, Condition, DropKeys, Part, Row, check
 from tasks.models.loading import LoadedModel
 from tasks.models.observation import Seen, Watch, Watching
-from tasks.models.partial_model import Shadow
+from tasks.models.partial_model import PartialModel
 from tasks.models.record import Span
 from tasks.models.run import check_tokens, token_tensors
 from tasks.models.scoring import token_nll
@@ -79,7 +79,7 @@ class Replayer:
         for name, size in (("query block", query_block), ("batch of tokens", batch_tokens)):
             if size < 1:
                 raise UsageError(f"a {name} of at least 1", got=str(size))
-        self._loaded, self._shadow = loaded, Shadow(loaded, _blank)
+        self._loaded, self._partial = loaded, PartialModel(loaded, _blank)
         self._query_block, self._batch_tokens = query_block, batch_tokens
 
     @property
@@ -125,7 +125,10 @@ class Replayer:
 
     def layers_with(self, part: Part) -> tuple[int, ...]:
         """The layers that have a part which can be restored, in order."""
-        of_part: dict[Part, Callable[[int], Any]] = {"mlp_output": self._shadow.mlps, "norm_output": self._shadow.read}
+        of_part: dict[Part, Callable[[int], Any]] = {
+            "mlp_output": self._partial.mlps,
+            "norm_output": self._partial.read,
+        }
         if part == "attention_weights" and self._loaded.way == FALLBACK:
             return ()
         if part in ("attention_output", "attention_weights"):
@@ -138,7 +141,7 @@ class Replayer:
         if not 0 <= layer <= n_layers:
             raise UsageError(f"a layer from 0 to {n_layers} to replay from", got=str(layer), where=name)
         for condition in conditions:
-            check(condition, self._shadow.anatomy, layer, way=self._loaded.way, where=name)
+            check(condition, self._partial.anatomy, layer, way=self._loaded.way, where=name)
 
     def _batches(self, starts: Iterable[Start], n_conditions: int) -> Iterator[list[tuple[Start, int]]]:
         """(document, condition) in order, as many as the batch has room for once padded; one at least."""
@@ -199,7 +202,7 @@ class Replayer:
         hidden = torch.nn.utils.rnn.pad_sequence([start.residual for start, _ in rows], batch_first=True)
         weight = next(self._loaded.model.parameters())
         return InterventionPass(
-            self._shadow.anatomy,
+            self._partial.anatomy,
             of_rows,
             layer,
             hidden.to(weight.device, weight.dtype),
@@ -214,9 +217,9 @@ class Replayer:
         if call.start:  # what leaves the layer before may be changed, though it does not run
             call.hidden = call.residual(call.start - 1, call.hidden)
         spans = [Span(row.document, 0, row.length) for row in call.rows]
-        inputs = _inputs(self._shadow.loaded, [start.token_ids for start, _ in rows], spans, call.hidden.shape[1])
+        inputs = _inputs(self._partial.loaded, [start.token_ids for start, _ in rows], spans, call.hidden.shape[1])
         with tap.active(call):
-            output = self._shadow.anatomy.body(**inputs)
+            output = self._partial.anatomy.body(**inputs)
         call.finish()
         return output
 
