@@ -26,7 +26,7 @@ from tasks.models.interventions import (
     in_residual,
     restores_weights,
 )
-from tasks.models.observation import Watching
+from tasks.models.observation import Observer
 from tasks.models.query_blocks import QueryBlocks
 from tasks.models.selfcheck import Place
 
@@ -46,7 +46,7 @@ class InterventionPass:
     model_name: str
     query_block: int
     wanted: Wanted = field(default_factory=dict)
-    watching: Watching | None = None
+    observer: Observer | None = None
     layer: int = -1
     """The one that runs."""
     parts: dict[tuple[Part, int], list[dict[int, Tensor]]] = field(default_factory=dict)
@@ -80,8 +80,8 @@ class InterventionPass:
 
     def attention_rows(self, start: int, first: int, weights: Tensor, *, q: Tensor, k: Tensor, scaling: float) -> None:
         """A block's weights (B, H, q, K), as they are used."""
-        if self.watching is not None:
-            self.watching.attention(self.layer, start, weights)
+        if self.observer is not None:
+            self.observer.attention(self.layer, start, weights)
 
     def heads_mixed(self, mixed: Tensor) -> None:
         """Nothing is recorded."""
@@ -125,8 +125,8 @@ class InterventionPass:
             document = self.rows[b].document
             if isinstance(intervention, Displace):
                 after = moved(intervention, document, own)
-                if self.watching is not None:
-                    self.watching.displaced(b, intervention, own, after)
+                if self.observer is not None:
+                    self.observer.displaced(b, intervention, own, after)
                 return after
             if isinstance(intervention, Perturb):
                 return own + intervention.delta.of(document).to(own.device, own.dtype)
@@ -135,8 +135,8 @@ class InterventionPass:
 
         asked = [(b, i) for b, i in self._asked.get(layer, ()) if in_residual(i)]
         left = self._leaving("residual", hidden, asked, changed, (layer, 0))
-        if self.watching is not None:
-            self.watching.leaves(layer, left)
+        if self.observer is not None:
+            self.observer.leaves(layer, left)
         return left
 
     def _leaving(

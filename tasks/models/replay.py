@@ -21,7 +21,7 @@ from tasks.models.intervention_pass import InterventionPass, Wanted
 from tasks.models.intervention_tensors import HeldTensors
 from tasks.models.interventions import CLEAN, Condition, DropKeys, Part, Row, check
 from tasks.models.loading import LoadedModel
-from tasks.models.observation import Seen, Watch, Watching
+from tasks.models.observation import Observables, Observed, Observer
 from tasks.models.partial_model import PartialModel
 from tasks.models.record import Span
 from tasks.models.run import check_tokens, token_tensors
@@ -49,7 +49,7 @@ class Replayed:
     """Which of the conditions that were asked for."""
     nll: np.ndarray
     """Of each token given those before it, in nats, float32 (T,); NaN at position 0."""
-    seen: Seen | None = None
+    seen: Observed | None = None
     """What the replay was watched for."""
 
     @property
@@ -91,11 +91,11 @@ class Replayer:
         layer: int,
         starts: Iterable[Start],
         conditions: Sequence[Condition] = (CLEAN,),
-        watch: Watch | None = None,
+        observables: Observables | None = None,
     ) -> Iterator[Replayed]:
         """Every document under every condition, documents in order; as many at once as a batch has room for.
 
-        watch: what each of them is watched for.
+        observables: what to observe of each of them.
 
         Raises UsageError for a layer outside 0…n_layers, a residual stream of another shape, or an intervention that
         asks for what is not there; ModelError for one that the family's code cannot do; CorpusError for token ids
@@ -103,7 +103,7 @@ class Replayer:
         """
         self._check(layer, conditions)
         for rows in self._batches(starts, len(conditions)):
-            yield from self._scored(layer, rows, conditions, watch)
+            yield from self._scored(layer, rows, conditions, observables)
 
     def parts(self, layer: int, starts: Sequence[Start], wanted: Wanted) -> dict[tuple[Part, int], HeldTensors]:
         """What comes out of parts of a clean run from `layer`: (part, layer) → what `Restore` takes of a document.
@@ -170,12 +170,16 @@ class Replayer:
             )
 
     def _scored(
-        self, layer: int, rows: Sequence[tuple[Start, int]], conditions: Sequence[Condition], watch: Watch | None
+        self,
+        layer: int,
+        rows: Sequence[tuple[Start, int]],
+        conditions: Sequence[Condition],
+        observables: Observables | None,
     ) -> Iterator[Replayed]:
         call = self._call(layer, rows, conditions, {})
-        if watch is not None:
+        if observables is not None:
             of_rows = [row.document for row in call.rows], [row.length for row in call.rows]
-            call.watching = Watching(watch, *of_rows)
+            call.observer = Observer(observables, *of_rows)
         with torch.inference_mode():
             output = self._body(call, rows)
             lengths = [row.length for row in call.rows]
@@ -189,7 +193,7 @@ class Replayer:
                 lengths,
                 body_output=type(output),
             )
-        seen = [None] * len(rows) if call.watching is None else call.watching.seen
+        seen = [None] * len(rows) if call.observer is None else call.observer.seen
         for (start, condition), losses, of_row in zip(rows, nll, seen, strict=True):
             yield Replayed(start.document, condition, losses.numpy(), of_row)
 
