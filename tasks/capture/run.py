@@ -22,7 +22,7 @@ from tasks.capture.plan import read_windows
 from tasks.models.loading import LoadedModel
 from tasks.models.packing import Kept
 from tasks.models.rebuild import rebuild_of, sink_logits
-from tasks.models.run import TapSettings, capture_batch, listen
+from tasks.models.run import TapSettings, attention_calls, capture_batch
 from tasks.progress import Progress, emit, waits
 from tasks.shard import PartResult, publish_once
 
@@ -77,7 +77,7 @@ def store_shape(loaded: LoadedModel, settings: Mapping[str, Any]) -> StoreShape:
     a, chosen = loaded.anatomy, Chosen.of(settings)
     rebuild = None
     if settings["attention"] == "rebuilt":
-        rebuild = rebuild_of(a, listen(loaded), loaded.dtype, loaded.name)
+        rebuild = rebuild_of(a, attention_calls(loaded), loaded.dtype, loaded.name)
     return StoreShape(
         n_layers=a.n_layers,
         n_heads=a.n_heads,

@@ -13,7 +13,7 @@ from tasks.models import selfcheck
 from tasks.models.anatomy import Anatomy
 from tasks.models.packing import EVERYTHING, Kept
 from tasks.models.query_blocks import QueryBlocks
-from tasks.models.rebuild import Heard, RebuildSample
+from tasks.models.rebuild import AttentionCall, RebuildSample
 from tasks.models.selfcheck import OutputProbe, Place
 
 Emit = Callable[[int, str, Tensor], None]
@@ -80,7 +80,7 @@ class BatchRecord:
     ) -> None:
         self.anatomy, self.spans, self._emit_to = anatomy, tuple(spans), emit
         self.model_name, self.query_block, self.attention_dtype = model_name, query_block, attention_dtype
-        self.kept, self.heard = kept, dict[int, Heard]()
+        self.kept, self.calls = kept, dict[int, AttentionCall]()
         self._layers: dict[int, list[int]] = {}
         for layer, module in anatomy.attentions.items():
             self._layers.setdefault(id(module), []).append(layer)
@@ -113,7 +113,7 @@ class BatchRecord:
         call: query (B, H, T, d_qk), key (B, H_kv, T, d_qk) and options, where the attention function shows them.
         """
         if call is not None:
-            self.heard[layer] = Heard.of(*call)
+            self.calls[layer] = AttentionCall.of(*call)
         self._fired[layer] += 1
         if self._fired[layer] > 1:
             self._breach_count(layer)

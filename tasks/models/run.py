@@ -17,7 +17,7 @@ from tasks.models.families import first_position, max_positions
 from tasks.models.inputs import PIXELS, Feed
 from tasks.models.loading import LoadedModel, torch_dtype, transformers_major
 from tasks.models.packing import EVERYTHING, Kept
-from tasks.models.rebuild import Heard
+from tasks.models.rebuild import AttentionCall
 from tasks.models.record import BatchRecord, Emit, Span
 from tasks.models.scoring import token_nll
 from tasks.models.selfcheck import Place
@@ -95,8 +95,8 @@ def capture_batch(
     return [scores.numpy() for scores in nll]
 
 
-def listen(loaded: LoadedModel) -> dict[int, Heard]:
-    """What each layer's attention function is called with: one token, or a blank image, goes through; nothing is kept.
+def attention_calls(loaded: LoadedModel) -> dict[int, AttentionCall]:
+    """The call of each layer's attention function: one token, or a blank image, goes through; nothing is kept.
 
     Raises ModelError where the model's code computes attention inside its own modules.
     """
@@ -122,7 +122,7 @@ def listen(loaded: LoadedModel) -> dict[int, Heard]:
     with torch.inference_mode(), tap.active(record):
         loaded.anatomy.body(**feed.tensors(loaded, [blank], record.spans, length))
     record.finish()
-    return {layer: record.heard[layer] for layer in loaded.anatomy.attended}
+    return {layer: record.calls[layer] for layer in loaded.anatomy.attended}
 
 
 def token_tensors(

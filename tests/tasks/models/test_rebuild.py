@@ -17,8 +17,8 @@ from tasks.capture.run import store_shape
 from tasks.models.families import require_rebuildable, why_not
 from tasks.models.loading import LoadedModel
 from tasks.models.packing import Kept
-from tasks.models.rebuild import Heard, rebuild_of, sink_logits
-from tasks.models.run import TapSettings, capture_batch, listen
+from tasks.models.rebuild import AttentionCall, rebuild_of, sink_logits
+from tasks.models.run import TapSettings, attention_calls, capture_batch
 from tasks.models.table import FALLBACK
 from tests.families import NAMES, tokens
 from tests.tasks.models.capturing import capture, plain_of, tiny
@@ -153,9 +153,9 @@ def test_only_the_chosen_layers_and_kinds_are_emitted() -> None:
 
 def test_layers_of_unequal_widths_are_refused() -> None:
     loaded = tiny("llama")
-    heard = listen(loaded)
-    assert heard == dict.fromkeys(range(3), Heard(4, 2, 8, pytest.approx(8**-0.5), None))
-    wider = {**heard, 2: Heard(4, 2, 16, 0.25, None)}
+    calls = attention_calls(loaded)
+    assert calls == dict.fromkeys(range(3), AttentionCall(4, 2, 8, pytest.approx(8**-0.5), None))
+    wider = {**calls, 2: AttentionCall(4, 2, 16, 0.25, None)}
     with pytest.raises(ModelError, match=r"one size in every layer.*\(4, 2, 8\), \(4, 2, 16\), in here.*stored"):
         rebuild_of(loaded.anatomy, wider, "float32", "here")
 
