@@ -14,7 +14,7 @@ from torch import Tensor
 from storage.errors import CorpusError, ModelError, UsageError
 from tasks.models import selfcheck, tap
 from tasks.models.families import first_position, max_positions
-from tasks.models.inputs import PIXELS, Feed
+from tasks.models.inputs import PIXELS, InputKind
 from tasks.models.loading import LoadedModel, torch_dtype, transformers_major
 from tasks.models.packing import EVERYTHING, Kept
 from tasks.models.rebuild import AttentionCall
@@ -65,9 +65,9 @@ def capture_batch(
     Raises CaptureCheckError when a capture-time identity is breached, CorpusError for an id outside the vocabulary or
     an empty document, ModelError for a document longer than the model's positions.
     """
-    feed = _feed(loaded)
-    feed.check(loaded, inputs, documents)
-    lengths = [feed.length(loaded, document) for document in inputs]
+    kind_of_input = _input_kind(loaded)
+    kind_of_input.check(loaded, inputs, documents)
+    lengths = [kind_of_input.length(loaded, document) for document in inputs]
     width = max(lengths)
     starts = [width - n if settings.padding == "left" else 0 for n in lengths]
     spans = [Span(*parts) for parts in zip(documents, starts, lengths, strict=True)]
@@ -82,7 +82,7 @@ def capture_batch(
     )
     with torch.inference_mode():
         with tap.active(record):
-            output = loaded.anatomy.body(**feed.tensors(loaded, inputs, spans, width))
+            output = loaded.anatomy.body(**kind_of_input.tensors(loaded, inputs, spans, width))
         record.finish()
         if not loaded.anatomy.causal:  # what looks both ways predicts no next token
             return [np.full(n, np.nan, dtype=np.float32) for n in lengths]
@@ -107,9 +107,9 @@ def attention_calls(loaded: LoadedModel) -> dict[int, AttentionCall]:
             where=loaded.name,
             remedy="Use --attention stored.",
         )
-    feed = _feed(loaded)
-    blank = feed.blank(loaded)
-    length = feed.length(loaded, blank)
+    kind_of_input = _input_kind(loaded)
+    blank = kind_of_input.blank(loaded)
+    length = kind_of_input.length(loaded, blank)
     record = BatchRecord(
         loaded.anatomy,
         [Span(0, 0, length)],
@@ -120,7 +120,7 @@ def attention_calls(loaded: LoadedModel) -> dict[int, AttentionCall]:
         kept=Kept(frozenset()),
     )
     with torch.inference_mode(), tap.active(record):
-        loaded.anatomy.body(**feed.tensors(loaded, [blank], record.spans, length))
+        loaded.anatomy.body(**kind_of_input.tensors(loaded, [blank], record.spans, length))
     record.finish()
     return {layer: record.calls[layer] for layer in loaded.anatomy.attended}
 
@@ -184,15 +184,15 @@ def check_tokens(loaded: LoadedModel, token_ids: Sequence[np.ndarray], documents
             )
 
 
-_TOKENS = Feed(
+_TOKENS = InputKind(
     check=check_tokens,
     length=lambda _loaded, ids: len(ids),
     tensors=token_tensors,
     blank=lambda _loaded: np.zeros(1, np.int64),
 )
-_FEEDS = {"text": _TOKENS, "images": PIXELS}
+_INPUT_KINDS = {"text": _TOKENS, "images": PIXELS}
 
 
-def _feed(loaded: LoadedModel) -> Feed:
+def _input_kind(loaded: LoadedModel) -> InputKind:
     """How documents enter this model."""
-    return _FEEDS[loaded.anatomy.kind.reads]
+    return _INPUT_KINDS[loaded.anatomy.kind.reads]
