@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from tasks.models import selfcheck
 from tasks.models.anatomy import Anatomy
 from tasks.models.attention_changes import AttentionChanges
-from tasks.models.displacement import moved
+from tasks.models.displacement import displaced_residual
 from tasks.models.interventions import (
     Displace,
     Intervention,
@@ -124,7 +124,7 @@ class InterventionPass:
         def changed(b: int, own: Tensor, intervention: Intervention) -> Tensor:
             document = self.rows[b].document
             if isinstance(intervention, Displace):
-                after = moved(intervention, document, own)
+                after = displaced_residual(intervention, document, own)
                 if self.observer is not None:
                     self.observer.displaced(b, intervention, own, after)
                 return after
