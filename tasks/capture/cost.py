@@ -33,7 +33,7 @@ class ConfigShape:
     positions: int | None
     gated_mlp: bool
     causal: bool
-    way: str
+    tap_method: str
     attended: tuple[int, ...] | None = None
     """The layers that have attention; None for all."""
     streams: int = 1
@@ -88,7 +88,7 @@ class ConfigShape:
             positions=size(*POSITIONS, default=first, least=0) - first or None,
             gated_mlp=family is None or family.gated_mlp or bool(inner.get("use_swiglu_ffn")),
             causal=family is None or family.causal,
-            way=INTERFACE if family is None else family.way,
+            tap_method=INTERFACE if family is None else family.way,
             attended=attended_layers(inner, where),
             gated=family is not None and bool(family.gate),
             streams=1 if family is None else n_streams(family, inner),
@@ -202,6 +202,6 @@ def memory_peak(
     parts = parts_of(shape, chosen)
     packed = 3 * n * len(parts.kept_heads) * _entries(shape, parts, longest) * 4
     kept = packed if chosen.attention == "stored" else 0
-    if shape.way == FALLBACK:  # its code computes all queries at once
+    if shape.tap_method == FALLBACK:  # its code computes all queries at once
         scores = 3 * n * shape.n_heads * longest * longest * 4
     return weights + hidden + scores + kept + 128 * shape.vocab * 8

@@ -145,7 +145,7 @@ def in_whole_groups(heads: tuple[int, ...] | None, anatomy: Anatomy) -> bool:
     return all(set(range(h // size * size, (h // size + 1) * size)) <= chosen for h in chosen)
 
 
-def check(condition: Condition, anatomy: Anatomy, start: int, *, way: str, where: str) -> None:
+def check(condition: Condition, anatomy: Anatomy, start: int, *, tap_method: str, where: str) -> None:
     """Refuse what a replay from layer `start` of this model cannot do.
 
     Raises UsageError for a layer, head, position or part that is not there, and for a layer that the replay does not
@@ -165,7 +165,7 @@ def check(condition: Condition, anatomy: Anatomy, start: int, *, way: str, where
             raise UsageError(f"a layer that has attention ({spans(anatomy.attended)})", got=str(layer), where=at)
         if isinstance(intervention, MaskEntries | DropKeys | ScaleHeads):
             _check_heads(intervention.heads, anatomy.n_heads, at)
-        if way == FALLBACK and needs_weights(intervention, anatomy):
+        if tap_method == FALLBACK and needs_weights(intervention, anatomy):
             raise ModelError(
                 "a model whose attention weights can be reached before they meet the values",
                 got=f"{anatomy.kind.name}, which computes attention inside its own module",

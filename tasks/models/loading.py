@@ -35,7 +35,7 @@ class LoadedModel:
     source: ModelSource
     device: str
     dtype: str
-    way: str = INTERFACE
+    tap_method: str = INTERFACE
     """interface | fallback: how the tap reaches its attention in this version of transformers."""
 
     @property
@@ -116,15 +116,15 @@ def prepare(model: Any, source: ModelSource, *, dtype: str, device: str) -> Load
 
     anatomy = anatomy_of(model)
     _require_version(anatomy.kind, source.name)
-    way = INTERFACE if tap.reaches(type(anatomy.attentions[anatomy.attended[0]])) else FALLBACK
-    wanted = tap.NAME if way == INTERFACE else "eager"
+    tap_method = INTERFACE if tap.reaches(type(anatomy.attentions[anatomy.attended[0]])) else FALLBACK
+    wanted = tap.NAME if tap_method == INTERFACE else "eager"
     if model.config._attn_implementation != wanted:
         model.set_attn_implementation(wanted)
     model.eval().requires_grad_(False)
     tap.attach(anatomy)
-    if way == FALLBACK:
+    if tap_method == FALLBACK:
         fallback.attach(anatomy, clip=getattr(getattr(model.config, "attn_config", None), "clip_qkv", None))
-    return LoadedModel(model, anatomy, source, device, dtype, way)
+    return LoadedModel(model, anatomy, source, device, dtype, tap_method)
 
 
 def _require_version(family: Family, where: str) -> None:

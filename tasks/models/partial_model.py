@@ -88,7 +88,7 @@ class PartialModel:
         for projection in dict.fromkeys(anatomy.output_projections.values()):
             projection.register_forward_pre_hook(self._heads_enter)
             projection.register_forward_hook(self._leaves("attention_output"))
-        if self.loaded.way == FALLBACK:
+        if self.loaded.tap_method == FALLBACK:
             for value in dict.fromkeys(anatomy.value_projections.values()):
                 value.register_forward_hook(self._values_leave)
         of_layers: dict[Part, Callable[[int], list[nn.Module]]] = {"mlp_output": self.mlps, "norm_output": self.read}

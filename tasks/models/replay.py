@@ -129,7 +129,7 @@ class Replayer:
             "mlp_output": self._partial.mlps,
             "norm_output": self._partial.read,
         }
-        if part == "attention_weights" and self._loaded.way == FALLBACK:
+        if part == "attention_weights" and self._loaded.tap_method == FALLBACK:
             return ()
         if part in ("attention_output", "attention_weights"):
             return self.anatomy.attended
@@ -141,7 +141,7 @@ class Replayer:
         if not 0 <= layer <= n_layers:
             raise UsageError(f"a layer from 0 to {n_layers} to replay from", got=str(layer), where=name)
         for condition in conditions:
-            check(condition, self._partial.anatomy, layer, way=self._loaded.way, where=name)
+            check(condition, self._partial.anatomy, layer, tap_method=self._loaded.tap_method, where=name)
 
     def _batches(self, starts: Iterable[Start], n_conditions: int) -> Iterator[list[tuple[Start, int]]]:
         """(document, condition) in order, as many as the batch has room for once padded; one at least."""

@@ -100,7 +100,7 @@ def attention_calls(loaded: LoadedModel) -> dict[int, AttentionCall]:
 
     Raises ModelError where the model's code computes attention inside its own modules.
     """
-    if loaded.way == FALLBACK:
+    if loaded.tap_method == FALLBACK:
         raise ModelError(
             "a model whose attention function shows query and key, to rebuild attention from",
             got=f"{loaded.anatomy.kind.name}, which computes attention inside its own module",
@@ -156,7 +156,7 @@ def token_tensors(
         )
     moved: dict[str, Any] = {name: tensor.to(loaded.device) for name, tensor in inputs.items()}
     options = {"use_cache": False} if loaded.anatomy.causal else {}
-    weights = {"output_attentions": True} if loaded.way == FALLBACK else {}  # else they are not returned
+    weights = {"output_attentions": True} if loaded.tap_method == FALLBACK else {}  # else they are not returned
     return {**moved, **options, **weights}
 
 

@@ -93,7 +93,7 @@ def test_values_are_where_the_table_says(name: str) -> None:
 
 def test_how_the_tap_reaches_a_family_is_what_the_table_says() -> None:
     if int(transformers.__version__.split(".")[0]) >= 5:
-        ways = {name: tiny(name).way for name in NAMES}
+        ways = {name: tiny(name).tap_method for name in NAMES}
         assert ways == {name: tiny(name).anatomy.kind.way for name in NAMES}
 
 

@@ -53,7 +53,7 @@ def nothing(loaded: LoadedModel) -> Condition:
     none: list[Intervention] = [Perturb(layer, zeros(loaded)) for layer in range(loaded.anatomy.n_layers)]
     for layer in loaded.anatomy.attended:
         none += [ScaleHeads(layer, all_heads(loaded), 1.0), DropKeys(layer, ())]
-        if loaded.way != FALLBACK:
+        if loaded.tap_method != FALLBACK:
             none += [MaskEntries(layer, every_entry(loaded, gone=False)), DropKeys(layer, (), heads=(0,))]
     return tuple(none)
 
@@ -69,7 +69,7 @@ def everything_masked(loaded: LoadedModel) -> list[Condition]:
         tuple(ScaleHeads(layer, all_heads(loaded)) for layer in attended),
         tuple(DropKeys(layer, keys) for layer in attended),
     ]
-    if loaded.way != FALLBACK:
+    if loaded.tap_method != FALLBACK:
         ways.append(tuple(MaskEntries(layer, every_entry(loaded, gone=True)) for layer in attended))
         ways.append(tuple(DropKeys(layer, by_head, by_head=True) for layer in attended))
     return ways
@@ -161,7 +161,7 @@ def zeroed(held: HeldTensors) -> HeldTensors:
 def layers_of(loaded: LoadedModel, part: str) -> list[int]:
     """The layers that have the part: by the families' papers, not by what replay found."""
     family, layers = loaded.anatomy.family, list(range(loaded.anatomy.n_layers))
-    if part == "attention_weights" and loaded.way == FALLBACK:
+    if part == "attention_weights" and loaded.tap_method == FALLBACK:
         return []
     if part in ("attention_output", "attention_weights"):
         return list(loaded.anatomy.attended)

@@ -55,7 +55,7 @@ def error(a: Tensor, b: Tensor) -> float:
 @pytest.mark.parametrize("padding", ["right", "left"])
 def test_rebuilt_attention_is_the_tapped_and_the_plain_models(name: str, padding: str) -> None:
     loaded = tiny(name)
-    if loaded.way == FALLBACK:
+    if loaded.tap_method == FALLBACK:
         with pytest.raises(ModelError, match=r"shows query and key.*inside its own module.*--attention stored"):
             shape_of(loaded)
         return

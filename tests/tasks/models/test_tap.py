@@ -28,7 +28,7 @@ def test_tapped_logits_are_the_plain_models(name: str) -> None:
         query_block=8,
         attention_dtype=torch.float32,
     )
-    asked = {"output_attentions": True} if loaded.way == FALLBACK else {}
+    asked = {"output_attentions": True} if loaded.tap_method == FALLBACK else {}
     with torch.inference_mode(), tap.active(record):
         out = loaded.model(**inputs(ids, loaded.anatomy.causal), **asked)
     record.finish()
