@@ -35,10 +35,10 @@ def _at(module: nn.Module, path: str) -> nn.Module | None:
 def norms(anatomy: Anatomy, layer: int) -> list[nn.Module]:
     """The norms that stand in a layer, in the order they are declared."""
     there = dict.fromkeys((anatomy.layers[layer], _holder(anatomy, layer)))
-    return [part for module in there for name, part in module.named_children() if _is_norm(name, part)]
+    return [part for module in there for part in module.children() if _is_norm(part)]
 
 
-def _is_norm(name: str, module: nn.Module) -> bool:
+def _is_norm(module: nn.Module) -> bool:
     return "norm" in type(module).__name__.lower()
 
 

@@ -193,7 +193,7 @@ def test_devices_and_dtypes_are_named_or_refused(folder: Path) -> None:
 
 def test_finding_and_digesting_import_neither_torch_nor_transformers(folder: Path) -> None:
     code = (
-        "import sys; from tasks.models import loading as m; s = m.resolve(sys.argv[1]); m.model_digest(s);"
+        "import sys; from tasks.models import sources as m, loading; s = m.resolve(sys.argv[1]); m.model_digest(s);"
         "m.tokenizer_digest(s); m.read_config(s); from tasks.models.families import FAMILIES, family_of;"
         "family_of(m.read_config(s), where='m');"
         "print(sorted({'torch', 'transformers', 'huggingface_hub', 'prefect', 'zarr'} & set(sys.modules)))"
