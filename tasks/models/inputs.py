@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from storage.errors import CorpusError
+from tasks.models.layer_record import Span
 from tasks.models.loading import LoadedModel
 from tasks.models.patches import CHANNELS, PatchGrid
-from tasks.models.record import Span
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,10 @@ from tasks.models.anatomy import Anatomy
 from tasks.models.intervention_pass import InterventionPass, Wanted
 from tasks.models.intervention_tensors import HeldTensors
 from tasks.models.interventions import CLEAN, Condition, DropKeys, Part, Row, check
+from tasks.models.layer_record import Span
 from tasks.models.loading import LoadedModel
 from tasks.models.observation import Observables, Observed, Observer
 from tasks.models.partial_model import PartialModel
-from tasks.models.record import Span
 from tasks.models.run import check_tokens, token_tensors
 from tasks.models.scoring import token_nll
 from tasks.models.table import FALLBACK

@@ -15,10 +15,11 @@ from storage.errors import CorpusError, ModelError, UsageError
 from tasks.models import selfcheck, tap
 from tasks.models.families import first_position, max_positions
 from tasks.models.inputs import PIXELS, InputKind
+from tasks.models.layer_record import Span
 from tasks.models.loading import LoadedModel, torch_dtype, transformers_major
 from tasks.models.packing import EVERYTHING, Kept
 from tasks.models.rebuild import AttentionCall
-from tasks.models.record import BatchRecord, Emit, Span
+from tasks.models.record import BatchRecord, Emit
 from tasks.models.scoring import token_nll
 from tasks.models.selfcheck import Place
 from tasks.models.table import FALLBACK

@@ -11,7 +11,8 @@ from torch.testing import assert_close
 from storage.errors import ModelError
 from tasks.models import tap
 from tasks.models.anatomy import output_weights
-from tasks.models.record import BatchRecord, Span
+from tasks.models.layer_record import Span
+from tasks.models.record import BatchRecord
 from tasks.models.table import FALLBACK
 from tests.families import DECODERS, ENCODERS, NAMES, tokens
 from tests.tasks.models.capturing import assert_near, capture, inputs, plain_of, tiny
