@@ -68,7 +68,7 @@ def test_a_replay_leaves_the_model_and_its_captures_as_they_were(name: str) -> N
     )
     assert hooks == {part: (len(part._forward_hooks), len(part._forward_pre_hooks)) for part in loaded.model.modules()}
     own = {weight.data_ptr() for weight in loaded.model.parameters()}
-    assert {weight.data_ptr() for weight in run._shadow.loaded.model.parameters()} == own
+    assert {weight.data_ptr() for weight in run._partial.loaded.model.parameters()} == own
 
 
 def test_two_threads_may_run_one_model_under_other_conditions() -> None:
