@@ -22,10 +22,11 @@ test-older: $(OLDER)/.installed ## Then the tap's tests on transformers 4.57, la
 		-W "ignore::DeprecationWarning:torch.jit._script" \
 		$(addprefix tests/tasks/models/test_,$(addsuffix .py,families images interventions masking padding replay scoring selfcheck tap))
 
-lint: $(VENV)/.dev              ## Ruff and mypy.
+lint: $(VENV)/.dev              ## Ruff, mypy and the contracts on imports.
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
 
 format: $(VENV)/.dev
 	$(VENV)/bin/ruff check --fix .
@@ -38,7 +39,7 @@ bench: $(VENV)/.dev $(VENV)/.smollm2   ## Every benchmark; prints the figures of
 	TEXT="$(TEXT)" $(VENV)/bin/python -m benchmarks.run
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build
+	rm -rf $(VENV) .mypy_cache .import_linter_cache .ruff_cache .pytest_cache .hypothesis dist build
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -34,7 +34,7 @@ def load(implementation: str) -> tuple[Any, Any, Any]:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from tasks.models.loading import resolve
+    from tasks.models.sources import resolve
 
     source = resolve(MODEL)
     options = {"gguf_file": source.gguf_file} if source.gguf_file else {}

@@ -39,7 +39,7 @@ def captured(loaded: Any, attention: str, dtype: str) -> tuple[Any, dict[tuple[i
 def worst(name: str, dtype: str) -> float | None:
     """The largest difference; None where the family's query and key cannot be kept."""
     loaded = tiny(name, dtype=dtype)
-    if loaded.way == FALLBACK:
+    if loaded.tap_method == FALLBACK:
         return None
     shape, found = captured(loaded, "rebuilt", dtype)
     tapped_shape, tapped = captured(loaded, "stored", dtype)

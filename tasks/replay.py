@@ -13,7 +13,7 @@ from tasks.capture.folder import CaptureFolder
 
 if TYPE_CHECKING:
     from tasks.models.interventions import Condition
-    from tasks.models.observation import Watch
+    from tasks.models.observation import Observables
     from tasks.models.replay import Replayed, Replayer, Start
 
 _ROOM = 4
@@ -74,7 +74,7 @@ class CapturedReplay:
         layer: int,
         conditions: Sequence[Condition] = ((),),
         documents: Sequence[int] | None = None,
-        watch: Watch | None = None,
+        observables: Observables | None = None,
     ) -> Iterator[Replayed]:
         """Every document, or those named, under every condition, from `layer` (n_layers: head and loss only).
 
@@ -86,7 +86,7 @@ class CapturedReplay:
         n_layers = self.store.shape.n_layers
         if not 0 <= layer <= n_layers:
             raise UsageError(f"a layer from 0 to {n_layers} to replay from", got=str(layer), where=self.store_name)
-        return self.replayer.run(layer, self.starts(layer, wanted), conditions, watch)
+        return self.replayer.run(layer, self.starts(layer, wanted), conditions, observables)
 
     def starts(self, layer: int, documents: Sequence[int]) -> Iterator[Start]:
         """Documents where a replay from `layer` begins, in the store's order; a batch of the store is in memory."""

@@ -193,7 +193,8 @@ def _report_sample(where: str, capture: str, documents: int, seed: int) -> Rerun
 @answering
 def models(as_json: o.Json = False, verbose: o.Verbose = False) -> None:
     """The families of models that can be captured, how each was verified, and why others are refused."""
-    from tasks.models.table import FAMILIES, REFUSED
+    from tasks.models.refused import REFUSED
+    from tasks.models.table import FAMILIES
 
     out = output()
     rows = [
@@ -213,7 +214,7 @@ def models(as_json: o.Json = False, verbose: o.Verbose = False) -> None:
     out.say()
     out.table(["refused", "because"], [[model_type, reason] for model_type, reason in REFUSED.items()])
     out.add(
-        models=[asdict(f) for f in FAMILIES.values()],
+        models=[f.printed() for f in FAMILIES.values()],
         refused=[{"model_type": model_type, "reason": reason} for model_type, reason in REFUSED.items()],
     )
 

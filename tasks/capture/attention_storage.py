@@ -9,7 +9,7 @@ from storage.errors import UsageError
 from storage.numbers import Positions, spans
 from tasks.capture.cost import ConfigShape, attention_bytes, attention_layers
 from tasks.capture.kept import ATTENTION_KINDS, kept_of, store_dtypes
-from tasks.models.rebuild_support import why_not
+from tasks.models.families import why_not
 
 if TYPE_CHECKING:
     from tasks.capture.settings import CaptureSettings

@@ -11,15 +11,7 @@ from storage.kept import Kept, bytes_of
 from tasks.capture.kept import ATTENTION_KINDS, kept_of
 from tasks.models.attention_layers import LAYERS, attended_layers
 from tasks.models.families import POSITIONS, first_position, n_streams
-from tasks.models.table import FALLBACK, FAMILIES, INTERFACE
-
-_UNGATED = {
-    *("gpt2", "gpt_neox", "gpt_neo", "gptj", "gpt_bigcode", "codegen", "opt", "bloom", "falcon", "mpt", "phi"),
-    *("persimmon", "nemotron", "starcoder2", "arcee", "apertus", "ega_gpt2"),
-    *("bert", "roberta", "xlm-roberta", "albert", "distilbert"),
-    *("vit", "deit", "dinov2", "dinov2_with_registers"),
-}
-"""Families whose MLP has two matrices; the others gate it and have three."""
+from tasks.models.table import FALLBACK, FAMILIES, INTERFACE, Family
 
 
 @dataclass(frozen=True)
@@ -39,7 +31,7 @@ class ConfigShape:
     positions: int | None
     gated_mlp: bool
     causal: bool
-    way: str
+    tap_method: str
     attended: tuple[int, ...] | None = None
     """The layers that have attention; None for all."""
     streams: int = 1
@@ -80,7 +72,7 @@ class ConfigShape:
         family, first = FAMILIES.get(str(inner.get("model_type"))), first_position(inner)
         latent = inner.get("qk_nope_head_dim") is not None  # DeepSeek V2, V3: keys are made per head from a latent
         d_qk = size("qk_nope_head_dim") + size("qk_rope_head_dim") if latent else head
-        n_kv_heads = _n_kv_heads(inner, heads) or size("num_key_value_heads", default=heads)
+        n_kv_heads = _n_kv_heads(family, inner, heads) or size("num_key_value_heads", default=heads)
         return cls(
             n_layers=size(*LAYERS, default=len(inner.get("layers_block_type") or ()) or None),
             n_heads=heads,
@@ -92,9 +84,9 @@ class ConfigShape:
             d_mlp=size("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", "hidden_dim", default=4 * width),
             vocab=size("vocab_size", default=0 if family is not None and family.reads == "images" else None),
             positions=size(*POSITIONS, default=first, least=0) - first or None,
-            gated_mlp=inner.get("model_type") not in _UNGATED or bool(inner.get("use_swiglu_ffn")),
+            gated_mlp=family is None or family.gated_mlp or bool(inner.get("use_swiglu_ffn")),
             causal=family is None or family.causal,
-            way=INTERFACE if family is None else family.way,
+            tap_method=INTERFACE if family is None else family.way,
             attended=attended_layers(inner, where),
             gated=family is not None and bool(family.gate),
             streams=1 if family is None else n_streams(family, inner),
@@ -105,17 +97,15 @@ class ConfigShape:
         return length * (length + 1) // 2 if self.causal else length * length
 
 
-def _n_kv_heads(config: Mapping[str, Any], heads: int) -> int | None:
+def _n_kv_heads(family: Family | None, config: Mapping[str, Any], heads: int) -> int | None:
     """Key/value heads of the families that do not say num_key_value_heads, or mean something else by it."""
-    match config.get("model_type"):
-        case "falcon" if config.get("new_decoder_architecture"):
-            return int(config.get("num_kv_heads") or heads)
-        case "falcon" | "gpt_bigcode":
-            return 1 if config.get("multi_query", True) else heads
-        case "deepseek_v2" | "deepseek_v3":  # the compressed keys and values are expanded for every head
-            return heads
-        case _:
-            return None
+    if family is not None and family.layout == "tail_of_head":  # a compressed key and value is expanded for every head
+        return heads
+    if family is None or not family.multi_query:
+        return None
+    if config.get("new_decoder_architecture"):
+        return int(config.get("num_kv_heads") or heads)
+    return 1 if config.get("multi_query", True) else heads
 
 
 def _size(name: str, value: Any, least: int, where: str) -> int:
@@ -206,6 +196,6 @@ def memory_peak(
     scores = 3 * n * shape.n_heads * min(query_block, longest) * longest * 4
     packed = 3 * n * len(kept.query_heads(shape.n_heads)) * _entries(shape, kept, longest) * 4
     packed = packed if "attention" in kept.kinds else 0
-    if shape.way == FALLBACK:  # its code computes all queries at once
+    if shape.tap_method == FALLBACK:  # its code computes all queries at once
         scores = 3 * n * shape.n_heads * longest * longest * 4
     return weights + hidden + scores + packed + 128 * shape.vocab * 8

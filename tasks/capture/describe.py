@@ -21,7 +21,7 @@ from tasks.capture.key import CaptureIdentity, capture_identity
 from tasks.capture.settings import CaptureSettings
 from tasks.corpora.files import CorpusFile, expand, files_digest
 from tasks.corpora.streams import CORPUS
-from tasks.models.rebuild_support import require_rebuildable
+from tasks.models.families import require_rebuildable
 from tasks.models.sources import ModelSource, model_size, read_config, resolve
 from tasks.progress import DIGEST
 

@@ -22,7 +22,7 @@ from tasks.capture.folder import CaptureFolder
 from tasks.capture.kept import kept_of
 from tasks.capture.key import package_versions
 from tasks.capture.settings import CaptureSettings
-from tasks.models.rebuild_support import why_not
+from tasks.models.families import why_not
 from tasks.models.sources import on_disk
 from tasks.progress import Progress, emit
 

@@ -22,7 +22,7 @@ from tasks.capture.pipeline import Pipeline
 from tasks.models.loading import LoadedModel
 from tasks.models.packing import Packing
 from tasks.models.rebuild import rebuild_of, sink_logits
-from tasks.models.run import TapSettings, capture_batch, listen
+from tasks.models.run import TapSettings, attention_calls, capture_batch
 from tasks.progress import Progress, emit, waits
 from tasks.shard import PartResult, publish_once
 
@@ -78,7 +78,7 @@ def store_shape(loaded: LoadedModel, settings: Mapping[str, Any]) -> StoreShape:
     kept = kept_of(settings, sinks=a.kind.sinks is not None, gated=bool(a.gates))
     rebuild = None
     if settings["attention"] == "rebuilt":
-        rebuild = rebuild_of(a, listen(loaded), loaded.dtype, loaded.name)
+        rebuild = rebuild_of(a, attention_calls(loaded), loaded.dtype, loaded.name)
     return StoreShape(
         n_layers=a.n_layers,
         n_heads=a.n_heads,
@@ -113,7 +113,7 @@ def _model_tensors(loaded: LoadedModel) -> tuple[list[torch.Tensor], list[torch.
     """Per layer with attention W_O by head and its bias (None where there is none), and the norms of W_V, (L, H_kv)."""
     import torch
 
-    from tasks.models.families import output_weights, value_weight_norms
+    from tasks.models.anatomy import output_weights, value_weight_norms
 
     layers = loaded.anatomy.attended
     pairs = [output_weights(loaded.anatomy, layer) for layer in layers]

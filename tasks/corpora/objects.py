@@ -9,16 +9,17 @@ from __future__ import annotations
 import glob
 import io
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Protocol
 
 from storage.errors import CorpusError, UsageError
-from tasks.corpora.streams import READ_AHEAD, Ranges
 
 SCHEME = "s3://"
 _REMEDY = "Keys, region and endpoint are read from AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT."
+READ_AHEAD = 8 << 20
+"""Bytes asked of object storage at once: few requests, and little that is read in vain."""
 
 
 class Bucket(Protocol):
@@ -32,6 +33,39 @@ class Bucket(Protocol):
 
     def fetch(self, key: str, start: int, stop: int) -> bytes:
         """Bytes from `start` to before `stop` of an object."""
+
+
+class Ranges(io.RawIOBase):
+    """A file whose bytes are fetched by range; wrap it in a buffer, or every small read is a request.
+
+    fetch: (first byte, byte after the last) → those bytes.
+    """
+
+    def __init__(self, size: int, fetch: Callable[[int, int], bytes]) -> None:
+        self._size, self._fetch, self._at = size, fetch, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        origin = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        self._at = max(0, origin + offset)
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        stop = min(self._at + len(buffer), self._size)
+        if stop <= self._at:
+            return 0
+        data = self._fetch(self._at, stop)
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)
 
 
 @dataclass(frozen=True)

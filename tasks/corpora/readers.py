@@ -13,8 +13,6 @@ from tasks.corpora.pieces import PIECE, pieces
 from tasks.corpora.rows import DEFAULT_FIELD, read_dataset, read_jsonl, read_parquet
 from tasks.corpora.topics import PYTHON_TOPICS, python_topics
 
-__all__ = ["PYTHON_TOPICS", "Text", "read_files", "read_texts"]
-
 
 @dataclass(frozen=True)
 class Text:

@@ -3,53 +3,15 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import BinaryIO, cast
 
+from tasks.corpora.files import CorpusFile
 from tasks.progress import Progress, emit
-
-if TYPE_CHECKING:
-    from tasks.corpora.files import CorpusFile
 
 CORPUS = "corpus"
 """The kind of progress that reading a corpus tells, in bytes of its files as they lie: compressed, if they are."""
-
-READ_AHEAD = 8 << 20
-"""Bytes asked of object storage at once: few requests, and little that is read in vain."""
-
-
-class Ranges(io.RawIOBase):
-    """A file whose bytes are fetched by range; wrap it in a buffer, or every small read is a request.
-
-    fetch: (first byte, byte after the last) → those bytes.
-    """
-
-    def __init__(self, size: int, fetch: Callable[[int, int], bytes]) -> None:
-        self._size, self._fetch, self._at = size, fetch, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        origin = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        self._at = max(0, origin + offset)
-        return self._at
-
-    def readinto(self, buffer: Any) -> int:
-        stop = min(self._at + len(buffer), self._size)
-        if stop <= self._at:
-            return 0
-        data = self._fetch(self._at, stop)
-        buffer[: len(data)] = data
-        self._at += len(data)
-        return len(data)
 
 
 class _Told(io.RawIOBase):

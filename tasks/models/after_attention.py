@@ -7,7 +7,6 @@ model there is none: the residual stream itself is not normed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 
 from storage.errors import ModelError, UsageError
 from tasks.kernels.layer_scores import Linearised
-from tasks.models.families import Anatomy
+from tasks.models.anatomy import Anatomy
 from tasks.models.patches import CHANNELS, PatchGrid
 
 _TOKENS = 4
@@ -32,16 +31,7 @@ _LOUD = 100.0
 """Noise that rounding of the residual stream is small beside."""
 
 
-def norm_after(anatomy: Anatomy, layer: int) -> Linearised | None:
-    """The norm after a layer's attention, its weight (D,) as float32 on the CPU; None for a pre-norm model.
-
-    As `norms_after`, which costs no more for all layers than this for one. Raises UsageError for a layer without
-    attention.
-    """
-    _check(anatomy, layer)
-    return _norms(anatomy, (layer,))[layer]
-
-
+@torch.no_grad()
 def norms_after(anatomy: Anatomy) -> dict[int, Linearised | None]:
     """The norm after attention of every layer that has attention.
 
@@ -52,7 +42,8 @@ def norms_after(anatomy: Anatomy) -> dict[int, Linearised | None]:
     Raises ModelError that names the family where such a norm is of anything else, or its output is not added to the
     residual, or the norm is neither a LayerNorm nor an RMSNorm.
     """
-    return _norms(anatomy, anatomy.attended)
+    calls = _calls(anatomy)
+    return {layer: _norm(anatomy, layer, calls[layer]) for layer in anatomy.attended}
 
 
 @torch.no_grad()
@@ -88,14 +79,7 @@ def _check(anatomy: Anatomy, layer: int) -> None:
         raise UsageError("a layer with attention", got=str(layer), where=anatomy.kind.name, remedy=f"It has {there}.")
 
 
-@torch.no_grad()
-def _norms(anatomy: Anatomy, layers: Sequence[int]) -> dict[int, Linearised | None]:
-    calls = _calls(anatomy)
-    return {layer: _norm(anatomy, layer, calls[layer]) for layer in layers}
-
-
 Call = tuple[tuple[Any, ...], dict[str, Any]]
-Hook = Callable[..., Any]
 
 
 def _calls(anatomy: Anatomy) -> dict[int, Call]:

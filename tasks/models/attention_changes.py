@@ -6,26 +6,54 @@ softcaps, sinks and windows keep their meaning, nothing is renormalised, and mem
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
-from tasks.models.families import values_in
-from tasks.models.intervention_tensors import Share
-from tasks.models.interventions import DropKeys, Intervention, MaskEntries, Restore, needs_weights, shared_keys
-
-if TYPE_CHECKING:
-    from tasks.models.intervention_pass import Intervening
+from tasks.models.anatomy import Anatomy, values_in
+from tasks.models.intervention_tensors import RankedShare
+from tasks.models.interventions import (
+    DropKeys,
+    Intervention,
+    MaskEntries,
+    Part,
+    Restore,
+    Row,
+    needs_weights,
+    shared_keys,
+)
 
 Block = tuple[slice, slice]
 """Queries and keys."""
 
 
-class Reweighing:
+class ForwardPass(Protocol):
+    """The forward pass whose attention is changed; InterventionPass in intervention_pass.py."""
+
+    anatomy: Anatomy
+    rows: Sequence[Row]
+    layer: int
+    """The one that runs."""
+
+    def here(self) -> list[tuple[int, Intervention]]:
+        """The interventions in the layer that runs, each with its row."""
+
+    def applied(self, b: int, intervention: Intervention) -> None:
+        """Report that an intervention found its place."""
+
+    def wants(self, part: Part, layer: int) -> bool:
+        """Whether a layer's part is to be kept."""
+
+    def keep(self, part: Part, b: int, tensor: Tensor, place: tuple[int, int]) -> None:
+        """Keep a part of row `b`; place: the layer, and the first query of the block."""
+
+
+class AttentionChanges:
     """What a forward pass under interventions changes of attention; `Changes` in tap.py."""
 
-    def __init__(self, given: Intervening) -> None:
+    def __init__(self, given: ForwardPass) -> None:
         self._given, self._anatomy = given, given.anatomy
 
     def needed(self) -> bool:
@@ -102,7 +130,7 @@ class Reweighing:
             return
         if isinstance(intervention, MaskEntries):
             mask = intervention.mask
-            if intervention.heads is None and isinstance(mask, Share) and mask.zero(document, alpha, *block):
+            if intervention.heads is None and isinstance(mask, RankedShare) and mask.zero(document, alpha, *block):
                 return
             gone = mask.block(document, *block).to(alpha.device)
         else:

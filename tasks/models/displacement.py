@@ -20,7 +20,7 @@ _KEPT = 4
 """Tensors of noise that are kept, since the conditions of a document that follow each other share theirs."""
 
 
-def moved(displace: Displace, document: int, hidden: Tensor) -> Tensor:
+def displaced_residual(displace: Displace, document: int, hidden: Tensor) -> Tensor:
     """(T, D) as it leaves the layer → moved, in its own dtype: worked out in float64, and cast last."""
     drawn = _noise(displace.arm, len(hidden), hidden.shape[1], noise_seed(displace, document))
     changed = displaced(

@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from storage.errors import CaptureCheckError
-from tasks.models.families import Anatomy, values_in
+from tasks.models.anatomy import Anatomy, values_in
 from tasks.models.record import BatchRecord
 from tasks.models.tap import listener, places
 

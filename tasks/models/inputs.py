@@ -10,13 +10,13 @@ import numpy as np
 import torch
 
 from storage.errors import CorpusError
+from tasks.models.layer_record import Span
 from tasks.models.loading import LoadedModel
 from tasks.models.patches import CHANNELS, PatchGrid
-from tasks.models.record import Span
 
 
 @dataclass(frozen=True)
-class Feed:
+class InputKind:
     """What the capture of a batch asks of its documents' inputs."""
 
     check: Callable[[LoadedModel, Sequence[np.ndarray], Sequence[int]], None]
@@ -61,4 +61,4 @@ def _blank(loaded: LoadedModel) -> np.ndarray:
     return np.zeros((CHANNELS, *pixel_grid(loaded).image), np.float32)
 
 
-PIXELS = Feed(_check, _length, _tensors, _blank)
+PIXELS = InputKind(_check, _length, _tensors, _blank)

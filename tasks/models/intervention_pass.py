@@ -1,6 +1,6 @@
 """Interventions as one forward pass applies them: what each row of the batch, a document under a condition, asks for.
 
-Attention is changed inside the tap (reweighing.py); all else where a module's output leaves it.
+Attention is changed inside the tap (attention_changes.py); all else where a module's output leaves it.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from typing import Any
 from torch import Tensor, nn
 
 from tasks.models import selfcheck
-from tasks.models.attention_changes import Reweighing
-from tasks.models.displacement import moved
-from tasks.models.families import Anatomy
+from tasks.models.anatomy import Anatomy
+from tasks.models.attention_changes import AttentionChanges
+from tasks.models.displacement import displaced_residual
 from tasks.models.interventions import (
-    Condition,
     Displace,
     Intervention,
     Part,
     Perturb,
     Restore,
+    Row,
     ScaleHeads,
     in_residual,
     restores_weights,
 )
-from tasks.models.observation import Watching
+from tasks.models.observation import Observer
 from tasks.models.query_blocks import QueryBlocks
 from tasks.models.selfcheck import Place
 
@@ -34,17 +34,8 @@ Wanted = Mapping[Part, frozenset[int]]
 """Part → the layers of which it is kept."""
 
 
-@dataclass(frozen=True)
-class Row:
-    """One row of the batch."""
-
-    document: int
-    length: int
-    condition: Condition
-
-
 @dataclass
-class Intervening:
+class InterventionPass:
     """One forward pass from layer `start`, as the tap's listener (`Listener` in tap.py) and the copy's modules ask."""
 
     anatomy: Anatomy
@@ -55,7 +46,7 @@ class Intervening:
     model_name: str
     query_block: int
     wanted: Wanted = field(default_factory=dict)
-    watching: Watching | None = None
+    observer: Observer | None = None
     layer: int = -1
     """The one that runs."""
     parts: dict[tuple[Part, int], list[dict[int, Tensor]]] = field(default_factory=dict)
@@ -70,12 +61,12 @@ class Intervening:
         for layer, asked in self._asked.items():  # weights are restored before entries of them are masked
             self._asked[layer] = sorted(asked, key=lambda each: not restores_weights(each[1]))
         self._due = {(b, id(i)) for b, row in enumerate(self.rows) for i in row.condition}
-        self._reweighing = Reweighing(self)
+        self._attention_changes = AttentionChanges(self)
 
     @property
-    def changes(self) -> Reweighing | None:
+    def changes(self) -> AttentionChanges | None:
         """None in a layer whose weights and values are neither changed nor wanted."""
-        return self._reweighing if self._reweighing.needed() else None
+        return self._attention_changes if self._attention_changes.needed() else None
 
     def layer_of(self, module: nn.Module) -> int | None:
         return self.layer if self.anatomy.attentions.get(self.layer) is module else None
@@ -89,8 +80,8 @@ class Intervening:
 
     def attention_rows(self, start: int, first: int, weights: Tensor, *, q: Tensor, k: Tensor, scaling: float) -> None:
         """A block's weights (B, H, q, K), as they are used."""
-        if self.watching is not None:
-            self.watching.attention(self.layer, start, weights)
+        if self.observer is not None:
+            self.observer.attention(self.layer, start, weights)
 
     def heads_mixed(self, mixed: Tensor) -> None:
         """Nothing is recorded."""
@@ -133,9 +124,9 @@ class Intervening:
         def changed(b: int, own: Tensor, intervention: Intervention) -> Tensor:
             document = self.rows[b].document
             if isinstance(intervention, Displace):
-                after = moved(intervention, document, own)
-                if self.watching is not None:
-                    self.watching.displaced(b, intervention, own, after)
+                after = displaced_residual(intervention, document, own)
+                if self.observer is not None:
+                    self.observer.displaced(b, intervention, own, after)
                 return after
             if isinstance(intervention, Perturb):
                 return own + intervention.delta.of(document).to(own.device, own.dtype)
@@ -144,8 +135,8 @@ class Intervening:
 
         asked = [(b, i) for b, i in self._asked.get(layer, ()) if in_residual(i)]
         left = self._leaving("residual", hidden, asked, changed, (layer, 0))
-        if self.watching is not None:
-            self.watching.leaves(layer, left)
+        if self.observer is not None:
+            self.observer.leaves(layer, left)
         return left
 
     def _leaving(

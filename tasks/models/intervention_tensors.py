@@ -22,7 +22,7 @@ from tasks.kernels.zeroing import zero_ranked
 End = Literal["highest", "lowest"]
 
 
-class Given(Protocol):
+class DocumentTensors(Protocol):
     """A tensor for each document. Frozen and hashable: equal where it gives the same."""
 
     def of(self, document: int) -> Tensor:
@@ -32,7 +32,7 @@ class Given(Protocol):
         """Of a document's tensor (…, T, T) some queries and keys alone, so that no more than a block is made."""
 
 
-class Mask(Given, Protocol):
+class DocumentMask(DocumentTensors, Protocol):
     """A tensor of bool for each document."""
 
     def chooses(self, document: int) -> bool:
@@ -40,14 +40,14 @@ class Mask(Given, Protocol):
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldTensors:
     """Tensors that are there already, known by a digest of their documents, dtypes, shapes and values."""
 
     digest: str
     tensors: Mapping[int, Tensor] = field(compare=False, repr=False)
 
     @classmethod
-    def of_documents(cls, tensors: Mapping[int, Tensor]) -> Held:
+    def of_documents(cls, tensors: Mapping[int, Tensor]) -> HeldTensors:
         """Document → tensor, of any shape and dtype."""
         told = hashlib.sha256()
         for document in sorted(tensors):
@@ -73,15 +73,15 @@ class Held:
 
 
 @dataclass(frozen=True)
-class Share:
+class RankedShare:
     """The k = ⌊rate·n⌋ highest or lowest of n ranked things, as a mask that is true where one is chosen.
 
     One sort serves all rates: they differ in `rate` alone.
     """
 
-    ranks: Given
+    ranks: DocumentTensors
     """Integers of any shape: 0 is the highest, −1 what is no candidate."""
-    sizes: Given
+    sizes: DocumentTensors
     """n, of a shape that broadcasts against the ranks: how many are ranked together."""
     rate: str
     """A decimal in (0, 1], as text: 0.7 of 170 is 119."""

@@ -16,8 +16,8 @@ from storage.numbers import spans
 from tasks.models.table import FALLBACK
 
 if TYPE_CHECKING:
-    from tasks.models.families import Anatomy
-    from tasks.models.intervention_tensors import Given, Mask
+    from tasks.models.anatomy import Anatomy
+    from tasks.models.intervention_tensors import DocumentMask, DocumentTensors
 
 Part = Literal["attention_output", "attention_weights", "norm_output", "mlp_output", "residual"]
 ARMS, PROTOCOLS = ("magnitude", "angle"), ("exact", "published")
@@ -30,7 +30,7 @@ class MaskEntries:
     """Zero the projected values of entries (i, j): the output becomes Σ (1 − mask) α v; α is as it was."""
 
     layer: int
-    mask: Mask
+    mask: DocumentMask
     """(H', T, T) bool a document, true where an entry goes, for the chosen heads in their order."""
     heads: tuple[int, ...] | None = None
     """Query heads; None for all."""
@@ -41,7 +41,7 @@ class DropKeys:
     """Zero the values of keys, for every query of the chosen heads; α is as it was."""
 
     layer: int
-    keys: Mask | tuple[int, ...]
+    keys: DocumentMask | tuple[int, ...]
     """Positions, the same in every document; or (T,) bool a document, true where a key goes."""
     heads: tuple[int, ...] | None = None
     """Query heads; None for all."""
@@ -63,7 +63,7 @@ class Perturb:
     """Add a tensor (T, D) to the residual stream that leaves a layer."""
 
     layer: int
-    delta: Given
+    delta: DocumentTensors
 
 
 @dataclass(frozen=True)
@@ -103,12 +103,21 @@ class Restore:
 
     layer: int
     part: Part
-    clean: Given
+    clean: DocumentTensors
 
 
 Intervention = MaskEntries | DropKeys | ScaleHeads | Perturb | Displace | Restore
 Condition = tuple[Intervention, ...]
 CLEAN: Condition = ()
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a batch: a document under a condition."""
+
+    document: int
+    length: int
+    condition: Condition
 
 
 def in_residual(intervention: Intervention) -> bool:
@@ -136,7 +145,7 @@ def in_whole_groups(heads: tuple[int, ...] | None, anatomy: Anatomy) -> bool:
     return all(set(range(h // size * size, (h // size + 1) * size)) <= chosen for h in chosen)
 
 
-def check(condition: Condition, anatomy: Anatomy, start: int, *, way: str, where: str) -> None:
+def check(condition: Condition, anatomy: Anatomy, start: int, *, tap_method: str, where: str) -> None:
     """Refuse what a replay from layer `start` of this model cannot do.
 
     Raises UsageError for a layer, head, position or part that is not there, and for a layer that the replay does not
@@ -156,7 +165,7 @@ def check(condition: Condition, anatomy: Anatomy, start: int, *, way: str, where
             raise UsageError(f"a layer that has attention ({spans(anatomy.attended)})", got=str(layer), where=at)
         if isinstance(intervention, MaskEntries | DropKeys | ScaleHeads):
             _check_heads(intervention.heads, anatomy.n_heads, at)
-        if way == FALLBACK and needs_weights(intervention, anatomy):
+        if tap_method == FALLBACK and needs_weights(intervention, anatomy):
             raise ModelError(
                 "a model whose attention weights can be reached before they meet the values",
                 got=f"{anatomy.kind.name}, which computes attention inside its own module",

@@ -1,6 +1,6 @@
 """Loading a model and its tokenizer.
 
-What needs neither torch nor transformers lies in sources.py; its names are found here too.
+sources.py has what needs neither torch nor transformers.
 """
 
 from __future__ import annotations
@@ -14,30 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from storage.errors import ModelError, UsageError
 from storage.kept import DTYPES
-from tasks.models.families import Anatomy, anatomy_of, family_of
-from tasks.models.sources import ModelSource, has_tokenizer, model_digest, read_config, resolve, tokenizer_digest
+from tasks.models.anatomy import Anatomy, anatomy_of
+from tasks.models.families import family_of
+from tasks.models.sources import ModelSource, has_tokenizer, read_config
 from tasks.models.table import FALLBACK, INTERFACE, Family
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
-
-__all__ = [
-    "LoadedModel",
-    "ModelSource",
-    "load_model",
-    "load_tokenizer",
-    "model_digest",
-    "pick_device",
-    "prepare",
-    "read_config",
-    "resolve",
-    "tokenizer_digest",
-    "torch_dtype",
-]
-
-_WITHOUT_POOLER = ("distilbert", "dinov2", "dinov2_with_registers")
-"""Encoders whose class takes no word about a pooling layer, since it has none with weights."""
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
 
@@ -51,7 +35,7 @@ class LoadedModel:
     source: ModelSource
     device: str
     dtype: str
-    way: str = INTERFACE
+    tap_method: str = INTERFACE
     """interface | fallback: how the tap reaches its attention in this version of transformers."""
 
     @property
@@ -132,15 +116,15 @@ def prepare(model: Any, source: ModelSource, *, dtype: str, device: str) -> Load
 
     anatomy = anatomy_of(model)
     _require_version(anatomy.kind, source.name)
-    way = INTERFACE if tap.reaches(type(anatomy.attentions[anatomy.attended[0]])) else FALLBACK
-    wanted = tap.NAME if way == INTERFACE else "eager"
+    tap_method = INTERFACE if tap.reaches(type(anatomy.attentions[anatomy.attended[0]])) else FALLBACK
+    wanted = tap.NAME if tap_method == INTERFACE else "eager"
     if model.config._attn_implementation != wanted:
         model.set_attn_implementation(wanted)
     model.eval().requires_grad_(False)
     tap.attach(anatomy)
-    if way == FALLBACK:
+    if tap_method == FALLBACK:
         fallback.attach(anatomy, clip=getattr(getattr(model.config, "attn_config", None), "clip_qkv", None))
-    return LoadedModel(model, anatomy, source, device, dtype, way)
+    return LoadedModel(model, anatomy, source, device, dtype, tap_method)
 
 
 def _require_version(family: Family, where: str) -> None:
@@ -161,7 +145,7 @@ def _auto_class(family: Family) -> tuple[Any, dict[str, Any]]:
     _know_own_families()
     if family.causal:
         return transformers.AutoModelForCausalLM, {}
-    return transformers.AutoModel, {} if family.model_type in _WITHOUT_POOLER else {"add_pooling_layer": False}
+    return transformers.AutoModel, {"add_pooling_layer": False} if family.pooler else {}
 
 
 def _know_own_families() -> None:

@@ -1,4 +1,4 @@
-"""What a replay is watched for while it runs, row by row: how far tokens are moved and come to lie, how even α is.
+"""What a replay observes while it runs, row by row: how far tokens are moved and come to lie, how even α is.
 
 Nothing of a pass is kept but these: no residual stream, and of attention one block of queries at a time.
 """
@@ -17,8 +17,8 @@ from tasks.models.interventions import Displace
 
 
 @dataclass(frozen=True)
-class Watch:
-    """What is asked for."""
+class Observables:
+    """What to observe."""
 
     displaced: bool = False
     """Norms and displacements of the tokens that `Displace` was to move."""
@@ -44,8 +44,8 @@ class Displacement:
 
 
 @dataclass
-class Seen:
-    """What was seen of one row."""
+class Observed:
+    """What was observed of one row."""
 
     displacements: dict[int, Displacement] = field(default_factory=dict)
     """By layer."""
@@ -55,16 +55,16 @@ class Seen:
     """Layer → ‖h′ − h‖ of what leaves it and left it in the clean run, float64 (T,)."""
 
 
-class Watching:
-    """A watch over one batch."""
+class Observer:
+    """Observes one batch while it runs."""
 
-    def __init__(self, watch: Watch, documents: Sequence[int], lengths: Sequence[int]) -> None:
-        self.watch, self._documents, self._lengths = watch, documents, lengths
-        self.seen = [Seen() for _ in documents]
+    def __init__(self, observables: Observables, documents: Sequence[int], lengths: Sequence[int]) -> None:
+        self.observables, self._documents, self._lengths = observables, documents, lengths
+        self.seen = [Observed() for _ in documents]
 
     def displaced(self, b: int, displace: Displace, before: Tensor, after: Tensor) -> None:
         """(T, D) of a row before and after, in the dtype in which it goes on."""
-        if not self.watch.displaced:
+        if not self.observables.displaced:
             return
         first, wide = 0 if displace.first_token else 1, before.double()
         moved = movable(wide, displace.delta, protocol=displace.protocol)
@@ -79,16 +79,16 @@ class Watching:
 
     def leaves(self, layer: int, hidden: Tensor) -> None:
         """(B, T, D) that leaves a layer, all changes made."""
-        if self.watch.clean is None:
+        if self.observables.clean is None:
             return
         for b, (document, length) in enumerate(zip(self._documents, self._lengths, strict=True)):
-            clean = self.watch.clean(document, layer).to(hidden.device)
+            clean = self.observables.clean(document, layer).to(hidden.device)
             apart = (hidden[b, :length].double() - clean.double()).norm(dim=-1)
             self.seen[b].distances[layer] = apart.cpu().numpy()
 
     def attention(self, layer: int, start: int, weights: Tensor) -> None:
         """A block of weights (B, H, q, K) as they are used, from the query `start`; what is not seen weighs 0."""
-        if not self.watch.entropy:
+        if not self.observables.entropy:
             return
         sums = _entropy(weights.float()).sum(1)  # (B, q)
         for b, length in enumerate(self._lengths):

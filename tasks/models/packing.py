@@ -17,7 +17,7 @@ from tasks.models.rebuild import sink_logits
 
 if TYPE_CHECKING:
     from storage.store_shape import StoreShape
-    from tasks.models.families import Anatomy
+    from tasks.models.anatomy import Anatomy
 
 _BY_DEFAULT = frozenset({"attention", "value", "output_input", "residual", "sink_mass", "gate"})
 

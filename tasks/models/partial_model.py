@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 from storage.errors import ModelError
 from tasks.models import tap
-from tasks.models.attention_changes import Reweighing
-from tasks.models.families import Anatomy, anatomy_of
-from tasks.models.intervention_pass import Intervening
+from tasks.models.anatomy import Anatomy, anatomy_of
+from tasks.models.attention_changes import AttentionChanges
+from tasks.models.intervention_pass import InterventionPass
 from tasks.models.interventions import Part
 from tasks.models.loading import LoadedModel
 from tasks.models.sublayers import ReadNorms, mlps
@@ -29,8 +29,8 @@ from tasks.models.table import FALLBACK
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_forward_hooks_with_kwargs", "_forward_pre_hooks_with_kwargs")
 
 
-class Shadow:
-    """The copy. Silent unless an `Intervening` of its anatomy is the tap that is active in the thread that runs it."""
+class PartialModel:
+    """The copy. Silent unless an `InterventionPass` of its anatomy is the active tap of the thread that runs it."""
 
     def __init__(self, loaded: LoadedModel, blank: Callable[[LoadedModel], Mapping[str, Any]]) -> None:
         """blank: what a model is called with for one token of nothing. Raises ModelError for an encoder."""
@@ -88,7 +88,7 @@ class Shadow:
         for projection in dict.fromkeys(anatomy.output_projections.values()):
             projection.register_forward_pre_hook(self._heads_enter)
             projection.register_forward_hook(self._leaves("attention_output"))
-        if self.loaded.way == FALLBACK:
+        if self.loaded.tap_method == FALLBACK:
             for value in dict.fromkeys(anatomy.value_projections.values()):
                 value.register_forward_hook(self._values_leave)
         of_layers: dict[Part, Callable[[int], list[nn.Module]]] = {"mlp_output": self.mlps, "norm_output": self.read}
@@ -123,11 +123,11 @@ class Shadow:
 
     def _values_leave(self, _module: nn.Module, _args: Any, output: Tensor) -> Any:
         call = self._call()
-        return None if call is None else Reweighing(call).projected_values(output)
+        return None if call is None else AttentionChanges(call).projected_values(output)
 
-    def _call(self) -> Intervening | None:
+    def _call(self) -> InterventionPass | None:
         call = tap.current()
-        return call if isinstance(call, Intervening) and call.anatomy is self.anatomy else None
+        return call if isinstance(call, InterventionPass) and call.anatomy is self.anatomy else None
 
 
 def _sharing_weights(model: nn.Module) -> nn.Module:

@@ -32,7 +32,7 @@ class PatchGrid:
         if config.get("num_channels", CHANNELS) != CHANNELS:
             got = str(config["num_channels"])
             raise ModelError(f"a model of images with {CHANNELS} channels", got=got, where=where)
-        registers = config.get("num_register_tokens", 4) if family.model_type == "dinov2_with_registers" else 0
+        registers = config.get("num_register_tokens", family.registers) if family.registers else 0
         named = tuple(f"[REG {i}]" for i in range(registers))
         patch, image = (_pair(config, name, where) for name in ("patch_size", "image_size"))
         return cls((*family.leading, *named), patch, image, family.interpolates)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from storage.errors import ModelError
-from tasks.models.families import Anatomy
+from tasks.models.anatomy import Anatomy
 from tasks.models.loading import LoadedModel, load_model
 from tasks.models.sources import ModelSource
 

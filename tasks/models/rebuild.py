@@ -15,7 +15,7 @@ from tasks.models import selfcheck
 from tasks.models.selfcheck import Place
 
 if TYPE_CHECKING:
-    from tasks.models.families import Anatomy
+    from tasks.models.anatomy import Anatomy
 
 SAMPLED = 4
 """Queries of each document and layer whose attention is rebuilt while it is captured: the last, and some drawn."""
@@ -25,7 +25,7 @@ _TOLERANCE = 1e-5
 
 
 @dataclass(frozen=True)
-class Heard:
+class AttentionCall:
     """What one layer's attention function was called with."""
 
     n_heads: int
@@ -35,7 +35,7 @@ class Heard:
     softcap: float | None
 
     @classmethod
-    def of(cls, query: Tensor, key: Tensor, options: Mapping[str, Any]) -> Heard:
+    def of(cls, query: Tensor, key: Tensor, options: Mapping[str, Any]) -> AttentionCall:
         """query (B, H, T, d), key (B, H_kv, T, d) and the call's options; a scaling left out is 1/√d."""
         scaling, softcap = options.get("scaling"), options.get("softcap")
         width = query.shape[-1]
@@ -43,9 +43,9 @@ class Heard:
         return cls(query.shape[1], key.shape[1], width, given, None if softcap is None else float(softcap))
 
 
-def rebuild_of(anatomy: Anatomy, heard: Mapping[int, Heard], dtype: str, where: str) -> Rebuild:
+def rebuild_of(anatomy: Anatomy, calls: Mapping[int, AttentionCall], dtype: str, where: str) -> Rebuild:
     """How attention is rebuilt, from what each layer was called with; ModelError where their sizes differ."""
-    sizes = {(layer.n_heads, layer.n_key_heads, layer.d_qk) for layer in heard.values()}
+    sizes = {(layer.n_heads, layer.n_key_heads, layer.d_qk) for layer in calls.values()}
     if len(sizes) != 1 or next(iter(sizes))[0] != anatomy.n_heads:
         raise ModelError(
             "queries and keys of one size in every layer, to rebuild attention from",
@@ -53,12 +53,12 @@ def rebuild_of(anatomy: Anatomy, heard: Mapping[int, Heard], dtype: str, where: 
             where=where,
             remedy="Use --attention stored.",
         )
-    one = next(iter(heard.values()))
+    one = next(iter(calls.values()))
     return Rebuild(
         d_qk=one.d_qk,
         n_key_heads=one.n_key_heads,
-        scaling=tuple(heard[layer].scaling if layer in heard else 0.0 for layer in range(anatomy.n_layers)),
-        softcap=tuple(heard[layer].softcap if layer in heard else None for layer in range(anatomy.n_layers)),
+        scaling=tuple(calls[layer].scaling if layer in calls else 0.0 for layer in range(anatomy.n_layers)),
+        softcap=tuple(calls[layer].softcap if layer in calls else None for layer in range(anatomy.n_layers)),
         sinks=anatomy.kind.sinks is not None,
         dtype=dtype,
     )

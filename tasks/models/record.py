@@ -1,61 +1,26 @@
-"""What the tap hears during one forward pass: checked, unpadded, and handed on layer by layer."""
+"""The tensors of one forward pass over a padded batch: checked, unpadded, and emitted layer by layer."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 
 from tasks.models import selfcheck
-from tasks.models.families import Anatomy
+from tasks.models.anatomy import Anatomy
+from tasks.models.layer_record import LayerRecord, Span
 from tasks.models.packing import EVERYTHING, Packing
 from tasks.models.query_blocks import QueryBlocks
-from tasks.models.rebuild import Heard, RebuildSample
+from tasks.models.rebuild import AttentionCall, RebuildSample
 from tasks.models.selfcheck import OutputProbe, Place
 
 Emit = Callable[[int, str, Tensor], None]
 
 
-@dataclass(frozen=True)
-class Span:
-    """Where one document lies in its row of the padded batch."""
-
-    document: int
-    start: int
-    length: int
-
-    @property
-    def stop(self) -> int:
-        return self.start + self.length
-
-
-@dataclass
-class _Layer:
-    """One layer on its way: filled by the attention function, closed when the layer ends."""
-
-    index: int
-    probe: OutputProbe
-    value: Tensor  # (B, H_kv, T, d_v)
-    attention: Tensor | None  # (H, Σ_d T_d (T_d + 1) / 2), or Σ_d T_d² where not causal, in the stored dtype; if kept
-    columns: list[Tensor]  # per document (H, T, k + 1)
-    seen: list[Tensor]  # per document (T, k)
-    sums: list[Tensor]  # per document (H, T)
-    sink_mass: list[Tensor] = field(default_factory=list)  # per document (H, T), where the family has sinks
-    sink_slack: list[Tensor] = field(default_factory=list)
-    query: Tensor | None = None  # (B, H, T, d_qk), where query and key (B, H_kv, T, d_qk) are kept
-    key: Tensor | None = None
-    samples: list[RebuildSample] = field(default_factory=list)  # per document
-    mixed: Tensor | None = None  # (B, T, H, d_v): Σ α v, before a gate
-    gate: Tensor | None = None  # (B, T, H, d_v), where the family gates the heads
-    heads: Tensor | None = None  # (B, T, H, d_v): what W_O is given
-    output: Tensor | None = None  # (B, T, D): what W_O returned
-
-
 class BatchRecord:
-    """Listens to one forward pass over a padded batch, and emits each layer's tensors as the layer ends.
+    """Records one forward pass over a padded batch, and emits each layer's tensors as the layer ends.
 
     emit(layer, kind, tensor) gets CPU tensors without padding, documents one after the other: attention
     (H, Σ T(T+1)/2) in the stored dtype, row-major lower triangles, or (H, Σ T²) where it is not causal; query
@@ -80,13 +45,13 @@ class BatchRecord:
     ) -> None:
         self.anatomy, self.spans, self._emit_to = anatomy, tuple(spans), emit
         self.model_name, self.query_block, self.attention_dtype = model_name, query_block, attention_dtype
-        self.kept, self.heard = kept, dict[int, Heard]()
+        self.kept, self.calls = kept, dict[int, AttentionCall]()
         self._layers: dict[int, list[int]] = {}
         for layer, module in anatomy.attentions.items():
             self._layers.setdefault(id(module), []).append(layer)
         self._entries = [kept.entries(span.length, causal=anatomy.causal) for span in self.spans]
         self._ended = 0
-        self._open: _Layer | None = None
+        self._open: LayerRecord | None = None
         self._gate: Tensor | None = None
         self._fired = [0] * anatomy.n_layers
         self._blocks = QueryBlocks(query_block)
@@ -113,13 +78,13 @@ class BatchRecord:
         call: query (B, H, T, d_qk), key (B, H_kv, T, d_qk) and options, where the attention function shows them.
         """
         if call is not None:
-            self.heard[layer] = Heard.of(*call)
+            self.calls[layer] = AttentionCall.of(*call)
         self._fired[layer] += 1
         if self._fired[layer] > 1:
             self._breach_count(layer)
         probe = OutputProbe.of(self.anatomy, layer)
         n_heads, device = self.anatomy.n_heads, value.device
-        self._open = _Layer(
+        self._open = LayerRecord(
             index=layer,
             probe=probe,
             value=value,
@@ -225,7 +190,7 @@ class BatchRecord:
             self._emit(layer, "sink_mass", torch.cat([(1 - sums).clamp(min=0).T for sums in record.sums]))
         self._open = None
 
-    def _emit_rebuildable(self, record: _Layer, query: Tensor, key: Tensor) -> None:
+    def _emit_rebuildable(self, record: LayerRecord, query: Tensor, key: Tensor) -> None:
         """Query and key in the stored dtype, once attention rebuilt from them is what the model computed."""
         stored = {
             kind: self.valid(tensor.transpose(1, 2)).to(self.kept.dtypes[kind])
@@ -239,7 +204,7 @@ class BatchRecord:
         for kind, tensor in stored.items():
             self._emit(record.index, kind, tensor)
 
-    def _check(self, record: _Layer, heads: Tensor, output: Tensor) -> None:
+    def _check(self, record: LayerRecord, heads: Tensor, output: Tensor) -> None:
         for i, span in enumerate(self.spans):
             place, rows = self._place(i), slice(span.start, span.stop)
             selfcheck.check_finite(record.value[i, :, rows].transpose(0, 1), "value", place)
@@ -251,7 +216,7 @@ class BatchRecord:
                 seen = self._gated(record, i, heads[i, rows], place)
             selfcheck.check_output(seen, output[i, rows], heads[i, rows], record.probe, place)
 
-    def _gated(self, record: _Layer, i: int, heads: Tensor, place: Place) -> Tensor:
+    def _gated(self, record: LayerRecord, i: int, heads: Tensor, place: Place) -> Tensor:
         """Check that W_O is given gate ⊙ Σ α v, and see that along the directions, (T, k)."""
         rows = slice(self.spans[i].start, self.spans[i].stop)
         if record.gate is None or record.mixed is None:
@@ -273,7 +238,7 @@ class BatchRecord:
             self._emit(layer, "residual", self.valid(hidden))
 
     def finish(self) -> None:
-        """After the forward pass: every layer must have been heard exactly once."""
+        """After the forward pass: every layer must have been recorded exactly once."""
         for layer, fired in enumerate(self._fired):
             if fired != (layer in self.anatomy.attentions):
                 self._breach_count(layer)
@@ -287,7 +252,7 @@ class BatchRecord:
             kept = self.kept.part(kind, tensor, [span.length for span in self.spans])
             self._emit_to(layer, kind, kept.detach().cpu())
 
-    def _layer(self) -> _Layer:
+    def _layer(self) -> LayerRecord:
         assert self._open is not None
         return self._open
 

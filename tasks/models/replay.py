@@ -16,14 +16,14 @@ from torch import Tensor
 
 from storage.errors import ModelError, UsageError
 from tasks.models import tap
-from tasks.models.families import Anatomy
-from tasks.models.intervention_pass import Intervening, Row, Wanted
-from tasks.models.intervention_tensors import Held
-from tasks.models.interventions import CLEAN, Condition, DropKeys, Part, check
+from tasks.models.anatomy import Anatomy
+from tasks.models.intervention_pass import InterventionPass, Wanted
+from tasks.models.intervention_tensors import HeldTensors
+from tasks.models.interventions import CLEAN, Condition, DropKeys, Part, Row, check
+from tasks.models.layer_record import Span
 from tasks.models.loading import LoadedModel
-from tasks.models.observation import Seen, Watch, Watching
-from tasks.models.partial_model import Shadow
-from tasks.models.record import Span
+from tasks.models.observation import Observables, Observed, Observer
+from tasks.models.partial_model import PartialModel
 from tasks.models.run import check_tokens, token_tensors
 from tasks.models.scoring import token_nll
 from tasks.models.table import FALLBACK
@@ -49,7 +49,7 @@ class Replayed:
     """Which of the conditions that were asked for."""
     nll: np.ndarray
     """Of each token given those before it, in nats, float32 (T,); NaN at position 0."""
-    seen: Seen | None = None
+    seen: Observed | None = None
     """What the replay was watched for."""
 
     @property
@@ -79,7 +79,7 @@ class Replayer:
         for name, size in (("query block", query_block), ("batch of tokens", batch_tokens)):
             if size < 1:
                 raise UsageError(f"a {name} of at least 1", got=str(size))
-        self._loaded, self._shadow = loaded, Shadow(loaded, _blank)
+        self._loaded, self._partial = loaded, PartialModel(loaded, _blank)
         self._query_block, self._batch_tokens = query_block, batch_tokens
 
     @property
@@ -91,11 +91,11 @@ class Replayer:
         layer: int,
         starts: Iterable[Start],
         conditions: Sequence[Condition] = (CLEAN,),
-        watch: Watch | None = None,
+        observables: Observables | None = None,
     ) -> Iterator[Replayed]:
         """Every document under every condition, documents in order; as many at once as a batch has room for.
 
-        watch: what each of them is watched for.
+        observables: what to observe of each of them.
 
         Raises UsageError for a layer outside 0…n_layers, a residual stream of another shape, or an intervention that
         asks for what is not there; ModelError for one that the family's code cannot do; CorpusError for token ids
@@ -103,9 +103,9 @@ class Replayer:
         """
         self._check(layer, conditions)
         for rows in self._batches(starts, len(conditions)):
-            yield from self._scored(layer, rows, conditions, watch)
+            yield from self._scored(layer, rows, conditions, observables)
 
-    def parts(self, layer: int, starts: Sequence[Start], wanted: Wanted) -> dict[tuple[Part, int], Held]:
+    def parts(self, layer: int, starts: Sequence[Start], wanted: Wanted) -> dict[tuple[Part, int], HeldTensors]:
         """What comes out of parts of a clean run from `layer`: (part, layer) → what `Restore` takes of a document.
 
         Raises UsageError for a layer that does not run, or has no such part.
@@ -121,12 +121,15 @@ class Replayer:
         for part, layers in wanted.items():
             for missing in sorted(at for at in layers if (part, at) not in found):
                 raise UsageError(f"a layer from {layer} that has a {part}", got=str(missing), where=self._loaded.name)
-        return {key: Held.of_documents(tensors) for key, tensors in found.items()}
+        return {key: HeldTensors.of_documents(tensors) for key, tensors in found.items()}
 
     def layers_with(self, part: Part) -> tuple[int, ...]:
         """The layers that have a part which can be restored, in order."""
-        of_part: dict[Part, Callable[[int], Any]] = {"mlp_output": self._shadow.mlps, "norm_output": self._shadow.read}
-        if part == "attention_weights" and self._loaded.way == FALLBACK:
+        of_part: dict[Part, Callable[[int], Any]] = {
+            "mlp_output": self._partial.mlps,
+            "norm_output": self._partial.read,
+        }
+        if part == "attention_weights" and self._loaded.tap_method == FALLBACK:
             return ()
         if part in ("attention_output", "attention_weights"):
             return self.anatomy.attended
@@ -138,7 +141,7 @@ class Replayer:
         if not 0 <= layer <= n_layers:
             raise UsageError(f"a layer from 0 to {n_layers} to replay from", got=str(layer), where=name)
         for condition in conditions:
-            check(condition, self._shadow.anatomy, layer, way=self._loaded.way, where=name)
+            check(condition, self._partial.anatomy, layer, tap_method=self._loaded.tap_method, where=name)
 
     def _batches(self, starts: Iterable[Start], n_conditions: int) -> Iterator[list[tuple[Start, int]]]:
         """(document, condition) in order, as many as the batch has room for once padded; one at least."""
@@ -167,12 +170,16 @@ class Replayer:
             )
 
     def _scored(
-        self, layer: int, rows: Sequence[tuple[Start, int]], conditions: Sequence[Condition], watch: Watch | None
+        self,
+        layer: int,
+        rows: Sequence[tuple[Start, int]],
+        conditions: Sequence[Condition],
+        observables: Observables | None,
     ) -> Iterator[Replayed]:
         call = self._call(layer, rows, conditions, {})
-        if watch is not None:
+        if observables is not None:
             of_rows = [row.document for row in call.rows], [row.length for row in call.rows]
-            call.watching = Watching(watch, *of_rows)
+            call.observer = Observer(observables, *of_rows)
         with torch.inference_mode():
             output = self._body(call, rows)
             lengths = [row.length for row in call.rows]
@@ -186,20 +193,20 @@ class Replayer:
                 lengths,
                 body_output=type(output),
             )
-        seen = [None] * len(rows) if call.watching is None else call.watching.seen
+        seen = [None] * len(rows) if call.observer is None else call.observer.seen
         for (start, condition), losses, of_row in zip(rows, nll, seen, strict=True):
             yield Replayed(start.document, condition, losses.numpy(), of_row)
 
     def _call(
         self, layer: int, rows: Sequence[tuple[Start, int]], conditions: Sequence[Condition], wanted: Wanted
-    ) -> Intervening:
+    ) -> InterventionPass:
         of_rows = [Row(start.document, len(start.token_ids), conditions[at]) for start, at in rows]
         for row in of_rows:
             _check_positions(row)
         hidden = torch.nn.utils.rnn.pad_sequence([start.residual for start, _ in rows], batch_first=True)
         weight = next(self._loaded.model.parameters())
-        return Intervening(
-            self._shadow.anatomy,
+        return InterventionPass(
+            self._partial.anatomy,
             of_rows,
             layer,
             hidden.to(weight.device, weight.dtype),
@@ -209,14 +216,14 @@ class Replayer:
         )
 
     @torch.inference_mode()
-    def _body(self, call: Intervening, rows: Sequence[tuple[Start, int]]) -> Any:
+    def _body(self, call: InterventionPass, rows: Sequence[tuple[Start, int]]) -> Any:
         """What the body gives, (B, T, D) after the final norm, in the family's own class."""
         if call.start:  # what leaves the layer before may be changed, though it does not run
             call.hidden = call.residual(call.start - 1, call.hidden)
         spans = [Span(row.document, 0, row.length) for row in call.rows]
-        inputs = _inputs(self._shadow.loaded, [start.token_ids for start, _ in rows], spans, call.hidden.shape[1])
+        inputs = _inputs(self._partial.loaded, [start.token_ids for start, _ in rows], spans, call.hidden.shape[1])
         with tap.active(call):
-            output = self._shadow.anatomy.body(**inputs)
+            output = self._partial.anatomy.body(**inputs)
         call.finish()
         return output
 

@@ -14,11 +14,12 @@ from torch import Tensor
 from storage.errors import CorpusError, ModelError, UsageError
 from tasks.models import selfcheck, tap
 from tasks.models.families import first_position, max_positions
-from tasks.models.inputs import PIXELS, Feed
+from tasks.models.inputs import PIXELS, InputKind
+from tasks.models.layer_record import Span
 from tasks.models.loading import LoadedModel, torch_dtype, transformers_major
 from tasks.models.packing import EVERYTHING, Packing
-from tasks.models.rebuild import Heard
-from tasks.models.record import BatchRecord, Emit, Span
+from tasks.models.rebuild import AttentionCall
+from tasks.models.record import BatchRecord, Emit
 from tasks.models.scoring import token_nll
 from tasks.models.selfcheck import Place
 from tasks.models.table import FALLBACK
@@ -65,9 +66,9 @@ def capture_batch(
     Raises CaptureCheckError when a capture-time identity is breached, CorpusError for an id outside the vocabulary or
     an empty document, ModelError for a document longer than the model's positions.
     """
-    feed = _feed(loaded)
-    feed.check(loaded, inputs, documents)
-    lengths = [feed.length(loaded, document) for document in inputs]
+    kind_of_input = _input_kind(loaded)
+    kind_of_input.check(loaded, inputs, documents)
+    lengths = [kind_of_input.length(loaded, document) for document in inputs]
     width = max(lengths)
     starts = [width - n if settings.padding == "left" else 0 for n in lengths]
     spans = [Span(*parts) for parts in zip(documents, starts, lengths, strict=True)]
@@ -82,7 +83,7 @@ def capture_batch(
     )
     with torch.inference_mode():
         with tap.active(record):
-            output = loaded.anatomy.body(**feed.tensors(loaded, inputs, spans, width))
+            output = loaded.anatomy.body(**kind_of_input.tensors(loaded, inputs, spans, width))
         record.finish()
         if not loaded.anatomy.causal:  # what looks both ways predicts no next token
             return [np.full(n, np.nan, dtype=np.float32) for n in lengths]
@@ -95,21 +96,21 @@ def capture_batch(
     return [scores.numpy() for scores in nll]
 
 
-def listen(loaded: LoadedModel) -> dict[int, Heard]:
-    """What each layer's attention function is called with: one token, or a blank image, goes through; nothing is kept.
+def attention_calls(loaded: LoadedModel) -> dict[int, AttentionCall]:
+    """The call of each layer's attention function: one token, or a blank image, goes through; nothing is kept.
 
     Raises ModelError where the model's code computes attention inside its own modules.
     """
-    if loaded.way == FALLBACK:
+    if loaded.tap_method == FALLBACK:
         raise ModelError(
             "a model whose attention function shows query and key, to rebuild attention from",
             got=f"{loaded.anatomy.kind.name}, which computes attention inside its own module",
             where=loaded.name,
             remedy="Use --attention stored.",
         )
-    feed = _feed(loaded)
-    blank = feed.blank(loaded)
-    length = feed.length(loaded, blank)
+    kind_of_input = _input_kind(loaded)
+    blank = kind_of_input.blank(loaded)
+    length = kind_of_input.length(loaded, blank)
     record = BatchRecord(
         loaded.anatomy,
         [Span(0, 0, length)],
@@ -120,9 +121,9 @@ def listen(loaded: LoadedModel) -> dict[int, Heard]:
         kept=Packing(frozenset()),
     )
     with torch.inference_mode(), tap.active(record):
-        loaded.anatomy.body(**feed.tensors(loaded, [blank], record.spans, length))
+        loaded.anatomy.body(**kind_of_input.tensors(loaded, [blank], record.spans, length))
     record.finish()
-    return {layer: record.heard[layer] for layer in loaded.anatomy.attended}
+    return {layer: record.calls[layer] for layer in loaded.anatomy.attended}
 
 
 def token_tensors(
@@ -147,17 +148,16 @@ def token_tensors(
     if "position_ids" in inspect.signature(loaded.anatomy.body.forward).parameters:
         config: Any = loaded.model.config
         inputs["position_ids"] = (mask.cumsum(dim=1) - 1).clamp(min=0) + first_position(config.to_dict())
-    elif loaded.anatomy.family == "distilbert" and any(span.start for span in spans):
-        # transformers 4.57 counts its positions from the start of the row, padding included
+    elif kind.counts_padding and any(span.start for span in spans):
         raise ModelError(
-            "positions that can be given to DistilBERT",
+            f"positions that can be given to {kind.name}",
             got="a transformers that counts padding as tokens",
             where=loaded.name,
             remedy="Use --padding right, or pip install 'transformers>=5'.",
         )
     moved: dict[str, Any] = {name: tensor.to(loaded.device) for name, tensor in inputs.items()}
     options = {"use_cache": False} if loaded.anatomy.causal else {}
-    weights = {"output_attentions": True} if loaded.way == FALLBACK else {}  # else they are not returned
+    weights = {"output_attentions": True} if loaded.tap_method == FALLBACK else {}  # else they are not returned
     return {**moved, **options, **weights}
 
 
@@ -185,15 +185,15 @@ def check_tokens(loaded: LoadedModel, token_ids: Sequence[np.ndarray], documents
             )
 
 
-_TOKENS = Feed(
+_TOKENS = InputKind(
     check=check_tokens,
     length=lambda _loaded, ids: len(ids),
     tensors=token_tensors,
     blank=lambda _loaded: np.zeros(1, np.int64),
 )
-_FEEDS = {"text": _TOKENS, "images": PIXELS}
+_INPUT_KINDS = {"text": _TOKENS, "images": PIXELS}
 
 
-def _feed(loaded: LoadedModel) -> Feed:
+def _input_kind(loaded: LoadedModel) -> InputKind:
     """How documents enter this model."""
-    return _FEEDS[loaded.anatomy.kind.reads]
+    return _INPUT_KINDS[loaded.anatomy.kind.reads]

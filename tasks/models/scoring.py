@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tasks.models.families import Anatomy
+from tasks.models.anatomy import Anatomy
 
 _LOGIT_BYTES = 24 * 2**20  # of logits at once, in float32: 128 positions of a vocabulary of 49,152
 _CACHE_BYTES = 2 * 2**20

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from storage.errors import CaptureCheckError
-from tasks.models.families import Anatomy, output_weights
+from tasks.models.anatomy import Anatomy, output_weights
 
 _DIRECTIONS = 4
 _SEED = 1979

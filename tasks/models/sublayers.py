@@ -8,40 +8,44 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from tasks.models.families import Anatomy
-
-_MLP = ("mlp", "feed_forward", "ffn", "mlp_block", "block_sparse_moe", "shared_mlp", "fc2")
-"""What families call the module whose output is the MLP's."""
-_ADDS_RESIDUAL = {"bloom": "dense_4h_to_h", "mpt": "down_proj"}
-"""Families whose MLP adds the residual inside: its last projection is what the MLP itself gives."""
+from tasks.models.anatomy import Anatomy
 
 
 def mlps(anatomy: Anatomy, layer: int) -> list[nn.Module]:
     """The modules whose outputs, together, are the MLP's of a layer; none where it has no MLP."""
-    module = _holder(anatomy, layer)
-    found = [getattr(module, name) for name in _MLP if isinstance(getattr(module, name, None), nn.Module)]
-    inner = _ADDS_RESIDUAL.get(anatomy.family)
-    mixer = getattr(module, "mixer", None)  # Nemotron-H: a layer is attention, or a state-space part, or an MLP
-    if not found and mixer is not None and ("MLP" in type(mixer).__name__ or "MoE" in type(mixer).__name__):
-        found = [mixer]
-    return found if inner is None else [part.get_submodule(inner) for part in found]
+    found = {path: _at(anatomy.layers[layer], path) for path in anatomy.kind.mlp}
+    return [m for path, m in found.items() if m is not None and (path != anatomy.kind.attention or _is_mlp(m))]
+
+
+def _is_mlp(mixer: nn.Module) -> bool:
+    """Of a layer that is attention, or a state-space part, or an MLP, in one place: whether it is the last."""
+    return "MLP" in type(mixer).__name__ or "MoE" in type(mixer).__name__
+
+
+def _at(module: nn.Module, path: str) -> nn.Module | None:
+    """The module at a path below another; None where there is none."""
+    for name in path.split("."):
+        inner = getattr(module, name, None)
+        if not isinstance(inner, nn.Module):
+            return None
+        module = inner
+    return module
 
 
 def norms(anatomy: Anatomy, layer: int) -> list[nn.Module]:
     """The norms that stand in a layer, in the order they are declared."""
     there = dict.fromkeys((anatomy.layers[layer], _holder(anatomy, layer)))
-    return [part for module in there for name, part in module.named_children() if _is_norm(name, part)]
+    return [part for module in there for part in module.children() if _is_norm(part)]
 
 
-def _is_norm(name: str, module: nn.Module) -> bool:
+def _is_norm(module: nn.Module) -> bool:
     return "norm" in type(module).__name__.lower()
 
 
 def _holder(anatomy: Anatomy, layer: int) -> nn.Module:
-    """The module that holds attention beside an MLP: the layer itself, or what layers share in it (Zamba)."""
-    module = anatomy.layers[layer]
-    first = anatomy.kind.attention.split(".")[0]
-    return getattr(module, first, module) if first.startswith("shared_transf") else module
+    """The module that holds attention beside an MLP: the layer itself, or what layers share in it."""
+    module, block = anatomy.layers[layer], anatomy.kind.block
+    return (_at(module, block) if block else None) or module
 
 
 class ReadNorms:

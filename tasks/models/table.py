@@ -1,4 +1,4 @@
-"""The families that can be captured, one row each, and those that are refused, with the reason.
+"""The families that can be captured, one row each. refused.py has those that are refused, with the reason.
 
 Read without torch or transformers, so that `plan` and `models` answer at once. Adding a family: one row here, one tiny
 model in tests/families.py.
@@ -7,10 +7,15 @@ model in tests/families.py.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 INTERFACE, FALLBACK = "interface", "fallback"
+
+
+def _unprinted(default: Any) -> Any:
+    """A field that `theodolite models` does not print."""
+    return field(default=default, metadata={"printed": False})
 
 
 @dataclass(frozen=True)
@@ -68,6 +73,28 @@ class Family:
     examples: str = ""
     verified: str = "a tiny random model"
     """What the tests hold it against, besides the plain model's own logits and attention."""
+    mlp: tuple[str, ...] = _unprinted(("mlp",))
+    """Paths from a layer to the modules whose outputs, together, are the MLP's: those of them that the layer has."""
+    block: str = _unprinted("")
+    """Path from a layer to the block of attention, MLP and norms that layers share (Zamba); empty for the layer."""
+    gated_mlp: bool = _unprinted(True)
+    """Whether the MLP has three matrices, one of them a gate; else two. `use_swiglu_ffn` in a configuration adds it."""
+    multi_query: bool = _unprinted(False)
+    """Its configuration says by `multi_query`, not by `num_key_value_heads`, that heads share one key and value."""
+    group: str = _unprinted("")
+    """Where what `layers` lists are groups that run several times in a row (ALBERT): what they call their layers."""
+    pooler: bool = _unprinted(False)
+    """Whether its class makes a pooling layer, which checkpoints may lack, unless it is asked not to."""
+    registers: int = _unprinted(0)
+    """Of a family that reads images, its registers where the configuration does not say; 0 for none."""
+    counts_padding: bool = _unprinted(False)
+    """In transformers 4 its positions count from the start of the row, padding included, and cannot be given."""
+    not_rebuilt: str = _unprinted("")
+    """Why attention cannot be rebuilt from query and key; empty where it can, or where `way` is fallback."""
+
+    def printed(self) -> dict[str, Any]:
+        """What `theodolite models` prints of it."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.metadata.get("printed", True)}
 
     @property
     def body(self) -> str:
@@ -90,6 +117,7 @@ def _llama_like(model_type: str, name: str, examples: str, **more: Any) -> Famil
 
 def _gpt_like(model_type: str, name: str, examples: str, **more: Any) -> Family:
     parts = {"attention": "attn", "layers": "transformer.h", "projection": "out_proj", "value": "v_proj", **more}
+    parts.setdefault("gated_mlp", False)
     return _family(model_type, name, examples=examples, **parts)
 
 
@@ -107,6 +135,8 @@ def _bert_like(model_type: str, name: str, examples: str, **more: Any) -> Family
         returns="more",
         causal=False,
         examples=examples,
+        gated_mlp=False,
+        pooler=True,
         **more,
     )
 
@@ -129,13 +159,18 @@ def _patch_like(model_type: str, name: str, examples: str, **more: Any) -> Famil
         reads="images",
         older=tuple(older.items()),
         examples=examples,
-        **{"layers": "layers", "leading": ("[CLS]",), **more},
+        gated_mlp=False,
+        **{"layers": "layers", "leading": ("[CLS]",), "pooler": True, **more},
     )
 
 
+ALIBI = "ALiBi adds to each score a term for the distance, which neither query nor key holds"
+_GATED = "a gate multiplies its weights, which is no part of the scores"
 _TRAINED = "a tiny random model and a trained one"
 _POST, _BESIDE, _SCALED = {"entry": "after a norm"}, {"entry": "beside the MLP"}, {"entry": "scaled"}
 _LAYER_NORM = {"norm": "layernorm"}
+_TWO_MATRICES: dict[str, Any] = {"gated_mlp": False}
+_EXPERTS: dict[str, Any] = {"mlp": ("mlp", "block_sparse_moe")}  # the second in transformers 4
 _LATENT = {"value": "kv_b_proj", "layout": "tail_of_head"}
 _PER_HEAD = {"value": "query_key_value", "layout": "last_of_group", "projection": "dense"}
 
@@ -143,7 +178,7 @@ _PER_HEAD = {"value": "query_key_value", "layout": "last_of_group", "projection"
 def _rms_families() -> Iterator[Family]:
     yield _llama_like("llama", "Llama", "Llama 2 and 3, SmolLM2, DeepSeek LLM", verified=_TRAINED)
     yield _llama_like("mistral", "Mistral", "Mistral 7B")
-    yield _llama_like("mixtral", "Mixtral", "Mixtral 8x7B")
+    yield _llama_like("mixtral", "Mixtral", "Mixtral 8x7B", **_EXPERTS)
     yield _llama_like("qwen2", "Qwen2", "Qwen2, Qwen2.5, DeepSeek-R1-Distill-Qwen")
     yield _llama_like("qwen2_moe", "Qwen2 MoE", "Qwen1.5-MoE, Qwen2-57B-A14B")
     yield _llama_like("qwen3", "Qwen3", "Qwen3")
@@ -162,43 +197,52 @@ def _rms_families() -> Iterator[Family]:
     yield _llama_like("glm4", "GLM-4", "GLM-4-0414", **_POST)
     yield _llama_like("glm4_moe", "GLM-4 MoE", "GLM-4.5, GLM-4.6")
     yield _llama_like("granite", "Granite", "Granite 3", **_SCALED)
-    yield _llama_like("granitemoe", "Granite MoE", "Granite 3 MoE", **_SCALED)
+    yield _llama_like("granitemoe", "Granite MoE", "Granite 3 MoE", **_SCALED, mlp=("block_sparse_moe",))
     yield _llama_like("deepseek_v2", "DeepSeek V2", "DeepSeek V2, V2-Lite", **_LATENT)
     yield _llama_like("deepseek_v3", "DeepSeek V3", "DeepSeek V3, R1", **_LATENT)
     yield _llama_like("helium", "Helium", "Helium 1")
     yield _llama_like("smollm3", "SmolLM3", "SmolLM3-3B")
     yield _llama_like("ernie4_5", "ERNIE 4.5", "ERNIE-4.5-0.3B")
     yield _llama_like("exaone4", "EXAONE 4", "EXAONE 4.0", **_POST)
-    yield _llama_like("arcee", "Arcee", "AFM-4.5B")
+    yield _llama_like("arcee", "Arcee", "AFM-4.5B", **_TWO_MATRICES)
     yield _llama_like("seed_oss", "Seed-OSS", "Seed-OSS-36B")
     yield _llama_like("hunyuan_v1_dense", "HunYuan", "HunYuan dense")
-    yield _llama_like("apertus", "Apertus", "Apertus 8B and 70B")
+    yield _llama_like("apertus", "Apertus", "Apertus 8B and 70B", **_TWO_MATRICES)
     yield _llama_like("dots1", "dots.llm1", "dots.llm1")
 
 
 def _hybrids() -> Iterator[Family]:
     some: dict[str, Any] = {"hybrid": True}
+    forward: dict[str, Any] = {"mlp": ("feed_forward",)}
+    moe = ("block_sparse_moe", "shared_mlp")
     halves = {"gate": "q_proj", "gate_layout": "tail_of_head"}
     yield _llama_like("qwen3_next", "Qwen3-Next", "Qwen3-Next-80B-A3B", **some, **halves)
     yield _llama_like("qwen3_5_text", "Qwen3.5", "Qwen3.5 (text)", **some, **halves)
     yield _llama_like("qwen3_5_moe_text", "Qwen3.5 MoE", "Qwen3.5 MoE (text)", **some, **halves)
     yield _llama_like("afmoe", "AFMoE", "Trinity", gate="gate_proj", **_POST)
-    yield _llama_like("lfm2", "LFM2", "LFM2", **some, projection="out_proj")
-    yield _llama_like("lfm2_moe", "LFM2 MoE", "LFM2-8B-A1B", **some, projection="out_proj")
-    yield _llama_like("jamba", "Jamba", "Jamba", **some)
-    yield _llama_like("bamba", "Bamba", "Bamba 9B", **some)
-    yield _llama_like("granitemoehybrid", "Granite MoE Hybrid", "Granite 4", **some, **_SCALED)
+    yield _llama_like("lfm2", "LFM2", "LFM2", **some, **forward, projection="out_proj")
+    yield _llama_like("lfm2_moe", "LFM2 MoE", "LFM2-8B-A1B", **some, **forward, projection="out_proj")
+    yield _llama_like("jamba", "Jamba", "Jamba", **some, **forward)
+    yield _llama_like("bamba", "Bamba", "Bamba 9B", **some, **forward)
+    yield _llama_like("granitemoehybrid", "Granite MoE Hybrid", "Granite 4", **some, **_SCALED, mlp=moe)
     yield _llama_like("minimax", "MiniMax", "MiniMax-Text-01", **some, **_SCALED, since=5)
     yield _llama_like("olmo_hybrid", "OLMo Hybrid", "OLMo Hybrid", **some, **_POST)
-    yield _llama_like("falcon_h1", "Falcon-H1", "Falcon-H1", entry="beside a state-space part")
-    for model_type, name, attention, entry, more in (
-        ("nemotron_h", "Nemotron-H", "mixer", "direct", {}),
-        ("recurrent_gemma", "RecurrentGemma", "temporal_block", "direct", {"left_padding": False, "since": 5}),
-        ("zamba", "Zamba", "shared_transf.self_attn", "into a state-space part", {}),
-        ("zamba2", "Zamba2", "shared_transformer.self_attn", "into a state-space part", {"since": 5}),
-    ):
+    yield _llama_like("falcon_h1", "Falcon-H1", "Falcon-H1", **forward, entry="beside a state-space part")
+    recurrent: dict[str, Any] = {"left_padding": False, "since": 5, "mlp": ("mlp_block",)}
+    into = "into a state-space part"
+    rows: tuple[tuple[str, str, str, str, dict[str, Any]], ...] = (
+        ("nemotron_h", "Nemotron-H", "mixer", "direct", {"mlp": ("mixer",)}),
+        ("recurrent_gemma", "RecurrentGemma", "temporal_block", "direct", recurrent),
+        ("zamba", "Zamba", "shared_transf.self_attn", into, _in_block("shared_transf")),
+        ("zamba2", "Zamba2", "shared_transformer.self_attn", into, {**_in_block("shared_transformer"), "since": 5}),
+    )
+    for model_type, name, attention, entry, more in rows:
         parts: dict[str, Any] = {"layers": "model.layers", "projection": "o_proj", "value": "v_proj", **some, **more}
         yield _family(model_type, name, attention, norm="rmsnorm", entry=entry, examples=name, **parts)
+
+
+def _in_block(path: str) -> dict[str, Any]:
+    return {"block": path, "mlp": (f"{path}.feed_forward",)}
 
 
 def _layer_norm_families() -> Iterator[Family]:
@@ -206,85 +250,59 @@ def _layer_norm_families() -> Iterator[Family]:
     yield _llama_like("cohere", "Cohere", "Command R", **_LAYER_NORM, **_BESIDE)
     yield _llama_like("cohere2", "Cohere 2", "Command R7B", **_LAYER_NORM, **_BESIDE)
     yield _llama_like("stablelm", "StableLM", "StableLM 2, StableLM 3B", **_LAYER_NORM)
-    yield _llama_like("nemotron", "Nemotron", "Nemotron-4, Minitron", **_LAYER_NORM)
-    yield _llama_like("starcoder2", "StarCoder2", "StarCoder2", **_LAYER_NORM)
-    yield _llama_like("phimoe", "Phi-3.5 MoE", "Phi-3.5-MoE", **_LAYER_NORM)
-    yield _llama_like("phi", "Phi", "Phi-1, Phi-1.5, Phi-2", **_LAYER_NORM, **_BESIDE, projection="dense")
-    yield _llama_like("persimmon", "Persimmon", "Persimmon 8B", **_LAYER_NORM, **_PER_HEAD)
-    yield _llama_like("opt", "OPT", "OPT", **_LAYER_NORM, layers="model.decoder.layers", projection="out_proj")
+    yield _llama_like("nemotron", "Nemotron", "Nemotron-4, Minitron", **_LAYER_NORM, **_TWO_MATRICES)
+    yield _llama_like("starcoder2", "StarCoder2", "StarCoder2", **_LAYER_NORM, **_TWO_MATRICES)
+    yield _llama_like("phimoe", "Phi-3.5 MoE", "Phi-3.5-MoE", **_LAYER_NORM, **_EXPERTS)
+    yield _llama_like(
+        "phi", "Phi", "Phi-1, Phi-1.5, Phi-2", **_LAYER_NORM, **_BESIDE, **_TWO_MATRICES, projection="dense"
+    )
+    yield _llama_like("persimmon", "Persimmon", "Persimmon 8B", **_LAYER_NORM, **_TWO_MATRICES, **_PER_HEAD)
+    opt: dict[str, Any] = {"layers": "model.decoder.layers", "projection": "out_proj", "mlp": ("fc2",)}
+    yield _llama_like("opt", "OPT", "OPT", **_LAYER_NORM, **_TWO_MATRICES, **opt)
     neox = {**_PER_HEAD, **_BESIDE, "attention": "attention", "layers": "gpt_neox.layers"}
     yield _gpt_like("gpt_neox", "GPT-NeoX", "Pythia, GPT-NeoX-20B", verified=_TRAINED, **neox)
     conv = {"projection": "c_proj", "value": "c_attn", "layout": "last"}
     yield _gpt_like("gpt2", "GPT-2", "GPT-2, DistilGPT-2", verified=_TRAINED, **conv)
-    gated = {**conv, "since": 5, "verified": _TRAINED}
+    gated: dict[str, Any] = {**conv, "since": 5, "verified": _TRAINED, "not_rebuilt": _GATED}
     yield _gpt_like("ega_gpt2", "GPT-2 with energy gates", "theodolite train --variant ega", **gated)
-    yield _gpt_like("gpt_bigcode", "GPT-BigCode", "StarCoder, SantaCoder", **{**conv, "layout": "last_of_group"})
+    bigcode: dict[str, Any] = {**conv, "layout": "last_of_group", "multi_query": True}
+    yield _gpt_like("gpt_bigcode", "GPT-BigCode", "StarCoder, SantaCoder", **bigcode)
     yield _gpt_like("gptj", "GPT-J", "GPT-J-6B", **_BESIDE)
     yield _gpt_like("codegen", "CodeGen", "CodeGen", **_BESIDE, value="qkv_proj", layout="middle_of_quarter")
     outside = {"way": FALLBACK}
     yield _gpt_like("gpt_neo", "GPT-Neo", "GPT-Neo", **outside, attention="attn.attention")
     wide = {"attention": "self_attention", **_PER_HEAD, **outside}
-    yield _gpt_like("falcon", "Falcon", "Falcon 7B, 40B, RW", **wide, **_BESIDE)
-    yield _gpt_like("bloom", "BLOOM", "BLOOM, BLOOMZ", **wide, returns="more")
-    yield _gpt_like("mpt", "MPT", "MPT-7B", **outside, layers="transformer.blocks", value="Wqkv", layout="last")
+    yield _gpt_like("falcon", "Falcon", "Falcon 7B, 40B, RW", **wide, **_BESIDE, multi_query=True)
+    # the MLPs of these two add the residual inside: the last projection is what the MLP itself gives
+    alibi = {"not_rebuilt": ALIBI}
+    yield _gpt_like("bloom", "BLOOM", "BLOOM, BLOOMZ", **wide, returns="more", **alibi, mlp=("mlp.dense_4h_to_h",))
+    mpt: dict[str, Any] = {"layers": "transformer.blocks", "value": "Wqkv", "layout": "last", "mlp": ("ffn.down_proj",)}
+    yield _gpt_like("mpt", "MPT", "MPT-7B", **outside, **alibi, **mpt)
 
 
 def _encoders() -> Iterator[Family]:
     yield _bert_like("bert", "BERT", "BERT, MiniLM, BGE")
     yield _bert_like("roberta", "RoBERTa", "RoBERTa", positions_after_padding=True)
     yield _bert_like("xlm-roberta", "XLM-RoBERTa", "XLM-R, multilingual-E5", positions_after_padding=True)
-    norm_of_sum: dict[str, Any] = {"entry": "into a norm of the sum", "causal": False}
+    norm_of_sum: dict[str, Any] = {"entry": "into a norm of the sum", "causal": False, "mlp": ("ffn",)}
+    norm_of_sum |= _TWO_MATRICES
+    groups: dict[str, Any] = {"group": "albert_layers", "pooler": True}
     albert = {"layers": "encoder.albert_layer_groups", "projection": "dense", "value": "value", "returns": "more"}
-    yield _family("albert", "ALBERT", "attention", examples="ALBERT", **albert, **norm_of_sum)
+    yield _family("albert", "ALBERT", "attention", examples="ALBERT", **albert, **groups, **norm_of_sum)
     distil = {"layers": "transformer.layer", "projection": "out_lin", "value": "v_lin"}
-    yield _family("distilbert", "DistilBERT", "attention", examples="DistilBERT", **distil, **norm_of_sum)
+    rows: dict[str, Any] = {"counts_padding": True, **norm_of_sum}
+    yield _family("distilbert", "DistilBERT", "attention", examples="DistilBERT", **distil, **rows)
 
 
 def _image_encoders() -> Iterator[Family]:
     yield _patch_like("vit", "ViT", "ViT, DINO (v1)")
     yield _patch_like("deit", "DeiT", "DeiT", leading=("[CLS]", "[DIST]"))
-    dino: dict[str, Any] = {"layers": "encoder.layer", "interpolates": True, **_SCALED}
+    dino: dict[str, Any] = {"layers": "encoder.layer", "interpolates": True, "pooler": False, **_SCALED}
     yield _patch_like("dinov2", "DINOv2", "DINOv2", **dino)
-    yield _patch_like("dinov2_with_registers", "DINOv2 with registers", "DINOv2 with registers", **dino)
+    yield _patch_like("dinov2_with_registers", "DINOv2 with registers", "DINOv2 with registers", **dino, registers=4)
 
 
 FAMILIES: Mapping[str, Family] = {
     family.model_type: family
     for family in (*_rms_families(), *_hybrids(), *_layer_norm_families(), *_encoders(), *_image_encoders())
 }
-
-_NO_ATTENTION = "its layers have no attention matrix"
-_TWO_PARTS = "an encoder and a decoder with attention between them, not one stack"
-_TEXT_PART = "text and images in one model; capture its text model alone"
-
-REFUSED: Mapping[str, str] = {
-    "mamba": _NO_ATTENTION,
-    "mamba2": _NO_ATTENTION,
-    "falcon_mamba": _NO_ATTENTION,
-    "rwkv": _NO_ATTENTION,
-    "xlstm": _NO_ATTENTION,
-    "gemma3n": _TEXT_PART,
-    "gemma4_text": "heads of its global layers differ in width from the others, and later layers may reuse values",
-    "gemma3": _TEXT_PART,
-    "llava": _TEXT_PART,
-    "qwen2_vl": _TEXT_PART,
-    "qwen2_5_vl": _TEXT_PART,
-    "mllama": _TEXT_PART,
-    "llama4_text": "its chunked attention begins anew after so many tokens, which the store's windows do not say",
-    "diffllama": "its attention runs twice a layer, with values of two halves, and a norm stands between α·v and W_O",
-    "swin": "attention within windows of patches, whose weights are not a matrix of all positions",
-    "t5": _TWO_PARTS,
-    "mt5": _TWO_PARTS,
-    "bart": _TWO_PARTS,
-    "marian": _TWO_PARTS,
-    "pegasus": _TWO_PARTS,
-    "whisper": _TWO_PARTS,
-    "longformer": "sparse attention, whose weights are not a matrix of all positions",
-    "big_bird": "sparse attention, whose weights are not a matrix of all positions",
-    "reformer": "hashed attention, whose weights are not a matrix of all positions",
-    "deberta": "a bias is added to its values outside the projection that makes them",
-    "deberta-v2": "relative positions that enter the scores apart from query and key; not verified",
-    "modernbert": "its local layers see keys on both sides of a query, and the store's windows end at the query",
-    "xlnet": "its projections are bare parameters used inside a layer, which no hook sees",
-}
-"""model_type → why it cannot be captured, for those that are asked for; any other is refused as unknown."""

@@ -20,7 +20,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 
 from storage.errors import ModelError
-from tasks.models.families import Anatomy, gate_in
+from tasks.models.anatomy import Anatomy, gate_in
 from tasks.models.record import BatchRecord
 
 Eager = Callable[..., tuple[Tensor, Tensor]]
@@ -43,7 +43,7 @@ class Changes(Protocol):
 
 
 class Listener(Protocol):
-    """What is told of attention as it is computed: BatchRecord, which captures, or Intervening, which changes it."""
+    """Receives attention as it is computed: BatchRecord, which captures it, or InterventionPass, which changes it."""
 
     @property
     def changes(self) -> Changes | None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from storage.store_shape import StoreShape
     from storage.tensors import ShardReader
     from tasks.models.interventions import Condition
-    from tasks.models.observation import Seen, Watch
+    from tasks.models.observation import Observables, Observed
     from tasks.replay import CapturedReplay
     from tasks.stages.contract import Partial, StageContext
 
@@ -49,8 +49,8 @@ def losses(
     documents: Sequence[int],
     pairs: float,
     beside: Callable[[], Partial] = dict,
-    watch: Watch | None = None,
-    see: Callable[[int, int, Seen], None] | None = None,
+    observables: Observables | None = None,
+    see: Callable[[int, int, Observed], None] | None = None,
 ) -> Partial:
     """nll_sum: losses in nats summed over each document, (documents, conditions) float64, replayed from `layer`.
 
@@ -64,7 +64,7 @@ def losses(
         nonlocal done
         at = {doc: d for d, doc in enumerate(documents)}
         sums = np.full((len(documents), len(conditions)), np.nan)
-        for one in replay_of(context).run(layer, conditions, documents, watch):
+        for one in replay_of(context).run(layer, conditions, documents, observables):
             sums[at[one.document], one.condition] = one.nll_sum
             if see is not None and one.seen is not None:
                 see(one.document, one.condition, one.seen)

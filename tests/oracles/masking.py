@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tasks.models.families import gate_in, output_weights, values_in
+from tasks.models.anatomy import gate_in, output_weights, values_in
 from tasks.models.loading import LoadedModel, prepare
 
 

@@ -16,7 +16,7 @@ from tasks.capture.model import captured_model
 from tasks.corpora.continuations import Item
 from tasks.kernels.visibility import Visibility
 from tasks.models.after_attention import norms_after, output_scale
-from tasks.models.families import output_weights
+from tasks.models.anatomy import output_weights
 from tasks.models.interventions import Condition
 from tasks.models.packing import Packing
 from tasks.models.replay import Start

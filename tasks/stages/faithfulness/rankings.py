@@ -21,7 +21,7 @@ from tasks.kernels.outputs import HeadOutputs, head_outputs
 from tasks.kernels.ranking import entry_ranks, row_ranks, token_ranks, token_scores_of, undefined_scores
 from tasks.kernels.visibility import QueryBlock, Visibility
 from tasks.kernels.weights import LayerWeights
-from tasks.models.intervention_tensors import End, Share
+from tasks.models.intervention_tensors import End, RankedShare
 from tasks.models.interventions import Condition, DropKeys, Intervention, MaskEntries
 from tasks.stages.faithfulness.masking_grid import HEAD_SCORES, RANDOM, Ranking
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _KEPT_BYTES = 128 * 2**20
 
 Ranks = tuple[Tensor, Tensor]
-"""Ranks, 0 the highest and −1 no candidate, and how many candidates are ranked together: what `Share` takes."""
+"""Ranks, 0 the highest and −1 no candidate, and how many candidates are ranked together: what `RankedShare` takes."""
 
 
 @dataclass(frozen=True)
@@ -222,7 +222,7 @@ def masking(ranking: Ranking, layers: tuple[int, ...], rate: float, end: End, so
 
 
 def _in_layer(ranking: Ranking, layer: int, rate: str, end: End, source: Rankings) -> Intervention:
-    chosen = Share(Ranked(layer, ranking, "ranks", source), Ranked(layer, ranking, "sizes", source), rate, end)
+    chosen = RankedShare(Ranked(layer, ranking, "ranks", source), Ranked(layer, ranking, "sizes", source), rate, end)
     if ranking.scope in ("entry", "row"):
         return MaskEntries(layer, chosen)
     return DropKeys(layer, chosen, by_head=ranking.scope == "token")

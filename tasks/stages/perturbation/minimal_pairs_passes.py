@@ -17,14 +17,14 @@ from tasks.capture.batches import group_by_tokens
 from tasks.capture.model import captured_model
 from tasks.corpora.pairs import EncodedPair
 from tasks.models.interventions import Condition
-from tasks.models.observation import Watch
+from tasks.models.observation import Observables
 from tasks.models.packing import Packing
 from tasks.models.replay import Start
 from tasks.models.run import TapSettings, capture_batch
 from tasks.replay import CapturedReplay
 from tasks.stages.perturbation.minimal_pairs_parameters import PUBLISHED, PairCell
 
-_WATCH = Watch(displaced=True)
+_WATCH = Observables(displaced=True)
 
 
 @dataclass

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tasks.models.interventions import CLEAN
-from tasks.models.observation import Seen, Watch
+from tasks.models.observation import Observables, Observed
 from tasks.stages.perturbation.grid import KEYS, Cell, set_name
 from tasks.stages.perturbation.norm_survey import combine_survey, medians, survey
 from tasks.stages.replays import clean_losses, losses, pieces, replay_of
@@ -51,7 +51,15 @@ def per_shard(
             seen = _Figures.of(documents, together, sampled)
             name = f"{set_name(layers)}-{documents[0]}"
             found = losses(
-                context, name, layers[0] + 1, conditions, documents, pairs, seen.arrays, watch=seen.watch, see=seen.see
+                context,
+                name,
+                layers[0] + 1,
+                conditions,
+                documents,
+                pairs,
+                seen.arrays,
+                observables=seen.observables,
+                see=seen.see,
             )
             base = np.array([_mean_after(clean[doc], layers[0]) for doc in documents])
             columns = _columns(found, together, shard, documents, base, n_layers)
@@ -72,14 +80,14 @@ class _Figures:
     by_cell: dict[str, np.ndarray]
     tokens: dict[tuple[int, int], tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
 
-    watch = Watch(displaced=True, entropy=True)
+    observables = Observables(displaced=True, entropy=True)
 
     @classmethod
     def of(cls, documents: Sequence[int], cells: Sequence[Cell], sampled: frozenset[int]) -> _Figures:
         shape = len(documents), len(cells)
         return cls(documents, cells, sampled, {name: np.full(shape, np.nan) for name in (*_FIGURES, "entropy")})
 
-    def see(self, document: int, condition: int, seen: Seen) -> None:
+    def see(self, document: int, condition: int, seen: Observed) -> None:
         """One document under one condition."""
         at = self.documents.index(document), condition
         for name, value in _figures(seen).items():
@@ -102,7 +110,7 @@ class _Figures:
         }
 
 
-def _figures(seen: Seen) -> dict[str, float]:
+def _figures(seen: Observed) -> dict[str, float]:
     """Over the moved tokens of all perturbed layers: their mean displacement, and the largest error of one."""
     of_layers = list(seen.displacements.values())
     moved = np.concatenate([one.displacement[one.moved] for one in of_layers])
@@ -134,17 +142,17 @@ def _clean_piece(
 ) -> np.ndarray:
     of_document: dict[int, np.ndarray] = {}
 
-    def see(document: int, _condition: int, seen: Seen) -> None:
+    def see(document: int, _condition: int, seen: Observed) -> None:
         of_document[document] = _by_layer(seen, n_layers)
 
     def beside() -> Partial:
         return {"entropy": np.stack([of_document[document] for document in documents])}
 
-    watch, name = Watch(entropy=True), f"clean-{documents[0]}"
-    return losses(context, name, start, [CLEAN], documents, pairs, beside, watch=watch, see=see)["entropy"]
+    observables, name = Observables(entropy=True), f"clean-{documents[0]}"
+    return losses(context, name, start, [CLEAN], documents, pairs, beside, observables=observables, see=see)["entropy"]
 
 
-def _by_layer(seen: Seen, n_layers: int) -> np.ndarray:
+def _by_layer(seen: Observed, n_layers: int) -> np.ndarray:
     found = np.full(n_layers, np.nan)
     for layer, entropy in seen.entropy.items():
         found[layer] = entropy

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tasks.models.observation import Seen, Watch
+from tasks.models.observation import Observables, Observed
 from tasks.stages.perturbation.grid import KEYS, Cell, set_name
 from tasks.stages.perturbation.norm_survey import combine_survey, medians, survey
 from tasks.stages.replays import losses, pieces, replay_of
@@ -39,10 +39,18 @@ def per_shard(
         conditions = [cell.condition(of_layer, context.seed) for cell in together]
         for documents in pieces(shard, len(together), replay_of(context).batch_tokens):
             distances = _Distances(documents, len(together), first, n_layers)
-            watch = Watch(clean=_Clean(shard, documents).leaves)
+            observables = Observables(clean=_Clean(shard, documents).leaves)
             name = f"{set_name(layers)}-{documents[0]}"
             found = losses(
-                context, name, first + 1, conditions, documents, pairs, distances.arrays, watch=watch, see=distances.see
+                context,
+                name,
+                first + 1,
+                conditions,
+                documents,
+                pairs,
+                distances.arrays,
+                observables=observables,
+                see=distances.see,
             )
             rows.add("propagation", _columns(found, together, shard, documents, n_layers))
     return {}, {}
@@ -76,7 +84,7 @@ class _Distances:
         shape = len(documents), n_cells, len(self._layers)
         self._mean, self._first_token = np.full(shape, np.nan), np.full(shape, np.nan)
 
-    def see(self, document: int, condition: int, seen: Seen) -> None:
+    def see(self, document: int, condition: int, seen: Observed) -> None:
         """One document under one condition."""
         at = self._documents.index(document), condition
         self._mean[at] = [seen.distances[layer].mean() for layer in self._layers]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -24,8 +25,8 @@ from tasks.capture.folder import CaptureFolder
 from tasks.capture.kept import KINDS, kept_of
 from tasks.capture.plan import plan_capture, prepare_capture
 from tasks.capture.settings import CaptureSettings
-from tasks.models import rebuild_support as rebuildable
 from tasks.models.sources import read_config, resolve
+from tasks.models.table import ALIBI, FAMILIES, Family
 from tasks.stages.run import finish_stage, prepare_stage, run_stage_shards, stage_parts_left
 from tests.tasks.capture.made_captures import capturing
 
@@ -264,7 +265,8 @@ def test_layers_beyond_the_models_are_refused(base: CaptureSettings, tmp_path: P
 def test_a_family_that_cannot_be_rebuilt_is_refused_before_any_work(
     base: CaptureSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(rebuildable._WHY, "gpt_neox", rebuildable._DISTANCE)
+    row = replace(FAMILIES["gpt_neox"], not_rebuilt=ALIBI)
+    monkeypatch.setitem(cast("dict[str, Family]", FAMILIES), "gpt_neox", row)
     with pytest.raises(ModelError, match=r"rebuilt from query and key, got 'gpt_neox': ALiBi adds .*, in sample"):
         prepare_capture(base.changed(attention="rebuilt"), str(tmp_path / "runs"))
     assert not (tmp_path / "runs").exists()

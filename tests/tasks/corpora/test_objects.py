@@ -16,9 +16,8 @@ import pytest
 from storage.errors import CorpusError, UsageError
 from tasks.corpora import objects
 from tasks.corpora.files import expand
-from tasks.corpora.objects import ObstoreBucket, find
+from tasks.corpora.objects import ObstoreBucket, Ranges, find
 from tasks.corpora.readers import read_texts
-from tasks.corpora.streams import Ranges
 from tasks.progress import Progress, listening
 from tests.tasks.corpora.cutting import corpus_digest
 

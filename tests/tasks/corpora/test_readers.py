@@ -14,7 +14,8 @@ import pytest
 import zstandard
 
 from storage.errors import UnknownName, UsageError
-from tasks.corpora.readers import PYTHON_TOPICS, Text, read_texts
+from tasks.corpora.readers import Text, read_texts
+from tasks.corpora.topics import PYTHON_TOPICS
 
 
 def write_rows(path: Path, rows: list[dict[str, object]]) -> str:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tasks.kernels.ranking import entry_ranks, row_ranks, token_ranks, token_scores_of, undefined_scores
 from tasks.kernels.visibility import ALL_KEYS, CAUSAL, Visibility
-from tasks.models.intervention_tensors import Held, Share
+from tasks.models.intervention_tensors import HeldTensors, RankedShare
 from tests.oracles import masking_scores as oracle
 
 SIGHTS = st.sampled_from([CAUSAL, Visibility(1), Visibility(3), ALL_KEYS])
@@ -95,7 +95,7 @@ def test_a_rate_takes_its_share(end: str) -> None:
     scores = torch.randn(2, 12, 12, generator=torch.Generator().manual_seed(0))
     for ranked in (entry_ranks, row_ranks):
         ranks, sizes = ranked(scores, CAUSAL, absolute=False, keep_first=False)
-        mask = Share(Held.of_documents({0: ranks}), Held.of_documents({0: sizes}), "0.3", end).of(0)
+        mask = RankedShare(HeldTensors.of_documents({0: ranks}), HeldTensors.of_documents({0: sizes}), "0.3", end).of(0)
         for h in range(2):
             groups = [(ranks[h] >= 0)] if ranked is entry_ranks else [(ranks[h, i] >= 0) for i in range(11)]
             chosen = [mask[h]] if ranked is entry_ranks else list(mask[h, :11])

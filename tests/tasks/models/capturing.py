@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from storage import triangles
-from tasks.models.loading import LoadedModel, ModelSource, prepare
+from tasks.models.loading import LoadedModel, prepare
 from tasks.models.run import TapSettings, capture_batch
+from tasks.models.sources import ModelSource
 from tests.families import tiny_model
 
 

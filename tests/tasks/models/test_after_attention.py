@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from storage.errors import ModelError, UsageError
-from tasks.models.after_attention import norm_after, norms_after, output_scale
-from tasks.models.families import Anatomy
+from tasks.models.after_attention import norms_after, output_scale
+from tasks.models.anatomy import Anatomy
 from tasks.models.sublayers import norms
 from tests.families import DECODERS, ENCODERS, IMAGE_NAMES
 from tests.tasks.models.capturing import tiny
@@ -97,7 +97,8 @@ def test_a_scale_for_each_dimension_is_refused() -> None:
 
 def test_each_layer_has_its_own_weight() -> None:
     anatomy = tiny("gemma2").anatomy
-    first, last = norm_after(anatomy, 0), norm_after(anatomy, 2)
+    found = norms_after(anatomy)
+    first, last = found[0], found[2]
     assert first is not None and last is not None
     layer: Any = anatomy.layers[2]
     torch.testing.assert_close(last.weight, 1 + layer.post_attention_layernorm.weight.detach(), rtol=1e-5, atol=1e-5)
@@ -107,7 +108,7 @@ def test_each_layer_has_its_own_weight() -> None:
 def test_bfloat16_changes_nothing() -> None:
     """The weights are those of float32 rounded; where they stand is found all the same."""
     for name in ("gemma2", "opt-350m", "llama"):
-        whole, half = (norm_after(tiny(name, dtype=dtype).anatomy, 1) for dtype in ("float32", "bfloat16"))
+        whole, half = (norms_after(tiny(name, dtype=dtype).anatomy)[1] for dtype in ("float32", "bfloat16"))
         assert (whole is None) == (half is None)
         if whole is not None and half is not None:
             assert (half.where, half.centres, half.eps) == (whole.where, whole.centres, whole.eps)
@@ -143,11 +144,9 @@ def test_another_kind_of_norm_is_refused() -> None:
     _Clipped.__name__ = "ClippedNorm"
     anatomy.layers[1].post_attention_layernorm = _Clipped()
     with pytest.raises(ModelError, match=r"a LayerNorm or an RMSNorm after attention, got ClippedNorm of OLMo 2"):
-        norm_after(anatomy, 1)
+        norms_after(anatomy)
 
 
 def test_a_layer_without_attention_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"a layer with attention, got 0, in OLMo Hybrid. It has 1."):
-        norm_after(tiny("olmo_hybrid").anatomy, 0)
-    with pytest.raises(UsageError, match="a layer with attention, got 2"):
+    with pytest.raises(UsageError, match=r"a layer with attention, got 2, in OLMo Hybrid. It has 1."):
         output_scale(tiny("olmo_hybrid").anatomy, 2)

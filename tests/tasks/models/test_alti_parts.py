@@ -16,7 +16,7 @@ from torch import Tensor
 from tasks.kernels.layer_scores import Linearised, alti
 from tasks.kernels.visibility import Visibility
 from tasks.models.after_attention import norms_after, output_scale
-from tasks.models.families import output_weights
+from tasks.models.anatomy import output_weights
 from tasks.models.loading import LoadedModel
 from tests.families import tokens
 from tests.oracles.contributions import Oracle

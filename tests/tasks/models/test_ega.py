@@ -16,7 +16,8 @@ from transformers import AutoModelForCausalLM, DynamicCache, GPT2Config, GPT2LMH
 from storage.errors import ModelError
 from tasks.models.ega import EgaConfig, EgaLMHeadModel
 from tasks.models.ega_statistics import energy_statistics
-from tasks.models.loading import load_model, resolve
+from tasks.models.loading import load_model
+from tasks.models.sources import resolve
 from tests.configurations import COMMON
 from tests.families import tiny_model, tokens
 from tests.oracles.energy_gates import gated_attention
@@ -152,7 +153,7 @@ def test_a_saved_folder_is_loaded_by_transformers_and_by_the_loader(tmp_path: Pa
     ids = ids_of(11)
     assert torch.equal(attention_of(loaded.eval(), ids)[0], attention_of(model, ids)[0])
     tapped = load_model(resolve(str(tmp_path)), device="cpu")
-    assert (tapped.anatomy.family, tapped.way) == ("ega_gpt2", "interface")
+    assert (tapped.anatomy.family, tapped.tap_method) == ("ega_gpt2", "interface")
     with torch.inference_mode():
         torch.testing.assert_close(tapped.model(ids).logits[0], attention_of(model, ids)[0], atol=1e-5, rtol=0)
     weights = load_file(tmp_path / "model.safetensors")

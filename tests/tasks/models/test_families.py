@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 import transformers
 from torch.testing import assert_close
 
+import flows
+import storage
+import tasks
 from storage.errors import ModelError
-from tasks.models.families import (
-    FAMILIES,
-    REFUSED,
-    anatomy_of,
-    family_of,
-    max_positions,
-    output_weights,
-    value_weight_norms,
-    values_in,
-)
+from tasks.models.anatomy import anatomy_of, output_weights, value_weight_norms, values_in
+from tasks.models.families import family_of, max_positions
+from tasks.models.refused import REFUSED
+from tasks.models.table import FAMILIES
 from tests.families import CONFIGS, IMAGE_CONFIGS, NAMES, tiny_model, tokens
 from tests.tasks.models.capturing import capture, tiny
 
@@ -93,7 +93,7 @@ def test_values_are_where_the_table_says(name: str) -> None:
 
 def test_how_the_tap_reaches_a_family_is_what_the_table_says() -> None:
     if int(transformers.__version__.split(".")[0]) >= 5:
-        ways = {name: tiny(name).way for name in NAMES}
+        ways = {name: tiny(name).tap_method for name in NAMES}
         assert ways == {name: tiny(name).anatomy.kind.way for name in NAMES}
 
 
@@ -152,3 +152,17 @@ def test_positions_are_read_under_either_name() -> None:
     assert max_positions({"max_seq_len": 512}) == 512
     assert max_positions({"model_type": "roberta", "max_position_embeddings": 514, "pad_token_id": 1}) == 512
     assert max_positions({}) is None
+
+
+def _strings(path: Path) -> Iterator[str]:
+    """Every whole string of a module's code."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def test_a_family_is_named_in_the_table_alone() -> None:
+    """What the code knows of a family is on its row. gguf.py translates llama.cpp's names, ega.py is a family."""
+    code = [path for floor in (flows, tasks, storage) for path in Path(floor.__path__[0]).rglob("*.py")]
+    named = {path.name for path in code if {*FAMILIES, *REFUSED} & {*_strings(path)}}
+    assert named == {"table.py", "refused.py", "gguf.py", "ega.py"}

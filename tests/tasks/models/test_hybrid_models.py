@@ -10,8 +10,9 @@ from torch import Tensor
 
 from storage.errors import CaptureCheckError, ModelError
 from tasks.models import tap
+from tasks.models.anatomy import Anatomy, anatomy_of
 from tasks.models.attention_layers import attended_layers
-from tasks.models.families import Anatomy, anatomy_of, family_of
+from tasks.models.families import family_of
 from tests.families import tiny_model, tokens
 from tests.tasks.models.capturing import capture, tiny
 

@@ -8,10 +8,10 @@ import torch
 from torch.testing import assert_close
 
 from storage.errors import CaptureCheckError, CorpusError, ModelError
-from tasks.models.families import output_weights, value_weight_norms
+from tasks.models.anatomy import output_weights, value_weight_norms
 from tasks.models.patches import PatchGrid
 from tasks.models.plain import run_plain
-from tasks.models.run import listen
+from tasks.models.run import attention_calls
 from tests.families import IMAGE_CONFIGS, IMAGE_NAMES, pixels
 from tests.tasks.models.capturing import assert_near, capture, plain_of, tiny
 
@@ -62,7 +62,7 @@ def test_value_norms_and_what_attention_is_called_with(name: str) -> None:
     loaded = tiny(name)
     weight = loaded.anatomy.value_projections[1].weight.detach().reshape(4, 8, 32)
     assert_close(value_weight_norms(loaded.anatomy, 1), weight.norm(dim=(1, 2)))
-    assert [heard.scaling for heard in listen(loaded).values()] == [pytest.approx(8**-0.5)] * 3
+    assert [calls.scaling for calls in attention_calls(loaded).values()] == [pytest.approx(8**-0.5)] * 3
 
 
 def test_layer_scale_stands_between_attention_and_the_residual() -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tasks.models.intervention_tensors import Held
+from tasks.models.intervention_tensors import HeldTensors
 from tasks.models.interventions import (
     PARTS,
     Condition,
@@ -35,13 +35,13 @@ def family(name: str) -> str:
     return max(found, key=len, default="llama")
 
 
-def every_entry(loaded: LoadedModel, *, gone: bool) -> Held:
+def every_entry(loaded: LoadedModel, *, gone: bool) -> HeldTensors:
     shape = loaded.anatomy.n_heads
-    return Held.of_documents({d: torch.full((shape, len(x), len(x)), gone) for d, x in enumerate(IDS)})
+    return HeldTensors.of_documents({d: torch.full((shape, len(x), len(x)), gone) for d, x in enumerate(IDS)})
 
 
-def zeros(loaded: LoadedModel) -> Held:
-    return Held.of_documents({d: torch.zeros(len(x), loaded.anatomy.d_model) for d, x in enumerate(IDS)})
+def zeros(loaded: LoadedModel) -> HeldTensors:
+    return HeldTensors.of_documents({d: torch.zeros(len(x), loaded.anatomy.d_model) for d, x in enumerate(IDS)})
 
 
 def all_heads(loaded: LoadedModel) -> tuple[int, ...]:
@@ -53,7 +53,7 @@ def nothing(loaded: LoadedModel) -> Condition:
     none: list[Intervention] = [Perturb(layer, zeros(loaded)) for layer in range(loaded.anatomy.n_layers)]
     for layer in loaded.anatomy.attended:
         none += [ScaleHeads(layer, all_heads(loaded), 1.0), DropKeys(layer, ())]
-        if loaded.way != FALLBACK:
+        if loaded.tap_method != FALLBACK:
             none += [MaskEntries(layer, every_entry(loaded, gone=False)), DropKeys(layer, (), heads=(0,))]
     return tuple(none)
 
@@ -61,15 +61,15 @@ def nothing(loaded: LoadedModel) -> Condition:
 def everything_masked(loaded: LoadedModel) -> list[Condition]:
     """Ways to take all that attention gives, of every layer."""
     attended = loaded.anatomy.attended
-    keys = Held.of_documents({d: torch.ones(len(x), dtype=torch.bool) for d, x in enumerate(IDS)})
-    by_head = Held.of_documents(
+    keys = HeldTensors.of_documents({d: torch.ones(len(x), dtype=torch.bool) for d, x in enumerate(IDS)})
+    by_head = HeldTensors.of_documents(
         {d: torch.ones(loaded.anatomy.n_heads, len(x), dtype=torch.bool) for d, x in enumerate(IDS)}
     )
     ways: list[Condition] = [
         tuple(ScaleHeads(layer, all_heads(loaded)) for layer in attended),
         tuple(DropKeys(layer, keys) for layer in attended),
     ]
-    if loaded.way != FALLBACK:
+    if loaded.tap_method != FALLBACK:
         ways.append(tuple(MaskEntries(layer, every_entry(loaded, gone=True)) for layer in attended))
         ways.append(tuple(DropKeys(layer, by_head, by_head=True) for layer in attended))
     return ways
@@ -118,7 +118,7 @@ def without_attention(loaded: LoadedModel) -> Tensor:
 def broken(loaded: LoadedModel) -> Condition:
     """Every layer's output perturbed, and heads scaled."""
     generator = torch.Generator().manual_seed(2)
-    noise = Held.of_documents(
+    noise = HeldTensors.of_documents(
         {d: torch.randn(len(x), loaded.anatomy.d_model, generator=generator) for d, x in enumerate(IDS)}
     )
     scaled = [ScaleHeads(layer, (1,), 0.3) for layer in loaded.anatomy.attended]
@@ -154,14 +154,14 @@ def test_each_part_restored_alone_is_what_ran(name: str) -> None:
         assert (losses(list(run.run(0, given, [gone]))) - want).abs().max() > 1e-3, part
 
 
-def zeroed(held: Held) -> Held:
-    return Held.of_documents({d: torch.zeros_like(tensor) for d, tensor in held.tensors.items()})
+def zeroed(held: HeldTensors) -> HeldTensors:
+    return HeldTensors.of_documents({d: torch.zeros_like(tensor) for d, tensor in held.tensors.items()})
 
 
 def layers_of(loaded: LoadedModel, part: str) -> list[int]:
     """The layers that have the part: by the families' papers, not by what replay found."""
     family, layers = loaded.anatomy.family, list(range(loaded.anatomy.n_layers))
-    if part == "attention_weights" and loaded.way == FALLBACK:
+    if part == "attention_weights" and loaded.tap_method == FALLBACK:
         return []
     if part in ("attention_output", "attention_weights"):
         return list(loaded.anatomy.attended)
@@ -188,7 +188,7 @@ def test_with_all_sub_layers_restored_a_perturbation_stays_as_it_was(name: str) 
     documents = captured(loaded, IDS)
     n_layers, width = loaded.anatomy.n_layers, loaded.anatomy.d_model
     run, given = replayer(loaded), starts(documents, IDS, 1)
-    noise = Held.of_documents({d: torch.linspace(-1, 1, width).expand(len(x), width) for d, x in enumerate(IDS)})
+    noise = HeldTensors.of_documents({d: torch.linspace(-1, 1, width).expand(len(x), width) for d, x in enumerate(IDS)})
     last = starts(documents, IDS, n_layers)
     want = losses(list(run.run(n_layers, last, [(Perturb(n_layers - 1, noise),)])))
     ways: list[tuple[Part, ...]] = [("attention_output", "mlp_output")]
@@ -208,11 +208,11 @@ def test_restored_weights_meet_the_values_as_they_are(name: str) -> None:
     run, given = replayer(loaded), starts(captured(loaded, IDS), IDS, 0)
     at = loaded.anatomy.attended[0]
     ((_, held),) = run.parts(0, given, {"attention_weights": frozenset({at})}).items()
-    uniform = Held.of_documents({d: torch.ones_like(a).tril() / 8 for d, a in held.tensors.items()})
+    uniform = HeldTensors.of_documents({d: torch.ones_like(a).tril() / 8 for d, a in held.tensors.items()})
     drop, both = DropKeys(at, (0, 2), heads=(1,)), []
     for order in ((drop, Restore(at, "attention_weights", uniform)), (Restore(at, "attention_weights", uniform), drop)):
         both.append(losses(list(run.run(0, given, [order]))))
-    masked = Held.of_documents({d: a.clone() for d, a in uniform.tensors.items()})
+    masked = HeldTensors.of_documents({d: a.clone() for d, a in uniform.tensors.items()})
     for alpha in masked.tensors.values():
         alpha[1, :, [0, 2]] = 0
     want = losses(list(run.run(0, given, [(Restore(at, "attention_weights", masked),)])))

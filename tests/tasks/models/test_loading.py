@@ -19,15 +19,8 @@ import transformers
 from storage.errors import ModelError, UsageError
 from tasks.models import loading, sources
 from tasks.models.gguf import gguf_config, read_metadata
-from tasks.models.loading import (
-    ModelSource,
-    load_model,
-    load_tokenizer,
-    pick_device,
-    prepare,
-    read_config,
-    resolve,
-)
+from tasks.models.loading import load_model, load_tokenizer, pick_device, prepare
+from tasks.models.sources import ModelSource, read_config, resolve
 from tests.families import tiny_model, tokens
 from tests.tasks.models.capturing import capture
 
@@ -200,7 +193,7 @@ def test_devices_and_dtypes_are_named_or_refused(folder: Path) -> None:
 
 def test_finding_and_digesting_import_neither_torch_nor_transformers(folder: Path) -> None:
     code = (
-        "import sys; from tasks.models import loading as m; s = m.resolve(sys.argv[1]); m.model_digest(s);"
+        "import sys; from tasks.models import sources as m, loading; s = m.resolve(sys.argv[1]); m.model_digest(s);"
         "m.tokenizer_digest(s); m.read_config(s); from tasks.models.families import FAMILIES, family_of;"
         "family_of(m.read_config(s), where='m');"
         "print(sorted({'torch', 'transformers', 'huggingface_hub', 'prefect', 'zarr'} & set(sys.modules)))"

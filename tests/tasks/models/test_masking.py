@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers.models.llama import modeling_llama
 
-from tasks.models.intervention_tensors import End, Held, Share
+from tasks.models.intervention_tensors import End, HeldTensors, RankedShare
 from tasks.models.interventions import Condition, DropKeys, MaskEntries, Perturb, ScaleHeads, deepest_start
 from tasks.models.loading import LoadedModel
 from tasks.models.replay import Start
@@ -25,19 +25,19 @@ VARIED = ["llama", "qwen3", "gpt2", "gpt_neox", "gemma2", "gpt_oss", "deepseek_v
 VARIED += ["mistral-window", "phi", "mixtral", "opt", "lfm2"]
 
 
-def drawn(loaded: LoadedModel, seed: int, n_heads: int | None = None) -> dict[int, Held]:
+def drawn(loaded: LoadedModel, seed: int, n_heads: int | None = None) -> dict[int, HeldTensors]:
     """A third of the entries of every layer, drawn per document."""
     generator = torch.Generator().manual_seed(seed)
     n_heads = loaded.anatomy.n_heads if n_heads is None else n_heads
     return {
-        layer: Held.of_documents(
+        layer: HeldTensors.of_documents(
             {d: torch.rand(n_heads, len(x), len(x), generator=generator) < 1 / 3 for d, x in enumerate(IDS)}
         )
         for layer in loaded.anatomy.attended
     }
 
 
-def oracle(loaded: LoadedModel, masks: dict[int, Held], ids: Sequence[np.ndarray] = IDS) -> Tensor:
+def oracle(loaded: LoadedModel, masks: dict[int, HeldTensors], ids: Sequence[np.ndarray] = IDS) -> Tensor:
     return torch.cat(
         [masked_losses(loaded, x, {layer: held.tensors[d] for layer, held in masks.items()}) for d, x in enumerate(ids)]
     )
@@ -76,7 +76,7 @@ def test_dropped_keys_are_whole_columns_of_entries(name: str) -> None:
         columns = {d: torch.zeros(loaded.anatomy.n_heads, len(x), len(x), dtype=torch.bool) for d, x in enumerate(IDS)}
         for mask in columns.values():
             mask[:, :, [0, 3]] = True
-        masks[layer] = Held.of_documents(columns)
+        masks[layer] = HeldTensors.of_documents(columns)
         condition.append(DropKeys(layer, (0, 3)))
     assert_near(losses(list(replayer(loaded).run(0, given, [tuple(condition)]))).double(), oracle(loaded, masks))
 
@@ -85,13 +85,13 @@ def test_chosen_heads_alone_lose_their_entries_and_keys() -> None:
     loaded = tiny("llama")
     given = starts(captured(loaded, IDS), IDS, 0)
     chosen, of_two = (3, 1), drawn(loaded, 6, n_heads=2)
-    whole: dict[int, Held] = {}
+    whole: dict[int, HeldTensors] = {}
     for layer, held in of_two.items():
         full = {d: torch.zeros(4, len(x), len(x), dtype=torch.bool) for d, x in enumerate(IDS)}
         for d, mask in full.items():
             mask[list(chosen)] = held.tensors[d]
             mask[0, :, 2] = True  # a key of one of the two heads that share it
-        whole[layer] = Held.of_documents(full)
+        whole[layer] = HeldTensors.of_documents(full)
     condition = [MaskEntries(layer, held, heads=chosen) for layer, held in of_two.items()]
     keys = [DropKeys(layer, (2,), heads=(0,)) for layer in of_two]
     assert_near(losses(list(replayer(loaded).run(0, given, [(*condition, *keys)]))).double(), oracle(loaded, whole))
@@ -115,7 +115,7 @@ def starts_at(loaded: LoadedModel, layer: int) -> list[Start]:
 @pytest.mark.parametrize("name", ["llama", "gpt_oss", "qwen3_next", "bloom"])
 def test_conditions_in_one_batch_are_those_one_by_one(name: str, batch_tokens: int) -> None:
     loaded = tiny(name)
-    noise = Held.of_documents({d: torch.full((len(x), 32), 0.1 * (d + 1)) for d, x in enumerate(IDS)})
+    noise = HeldTensors.of_documents({d: torch.full((len(x), 32), 0.1 * (d + 1)) for d, x in enumerate(IDS)})
     at = loaded.anatomy.attended[0]
     conditions: list[Condition] = [
         (),
@@ -138,7 +138,7 @@ def test_conditions_in_one_batch_are_those_one_by_one(name: str, batch_tokens: i
 @pytest.mark.parametrize("name", ["llama", "gemma2", "gpt_oss", "qwen3_next", "zamba", "falcon-7b"])
 def test_a_condition_is_the_same_from_its_deepest_start(name: str) -> None:
     loaded = tiny(name)
-    noise = Held.of_documents({d: torch.full((len(x), 32), 0.1) for d, x in enumerate(IDS)})
+    noise = HeldTensors.of_documents({d: torch.full((len(x), 32), 0.1) for d, x in enumerate(IDS)})
     at = loaded.anatomy.attended[-1]
     conditions: list[Condition] = [(Perturb(layer, noise),) for layer in range(3)]
     conditions += [(ScaleHeads(at, (2,)),), (DropKeys(at, (0,)), Perturb(2, noise))]
@@ -160,7 +160,9 @@ def test_a_share_of_ranks_is_the_entries_it_counts(rate: str, end: str) -> None:
     for h in range(2):
         order = scores[h][candidates[h]].argsort(descending=True)
         ranks[h][candidates[h]] = order.argsort()
-    share = Share(Held.of_documents({7: ranks}), Held.of_documents({7: torch.tensor([[[n]], [[n]]])}), rate, end)
+    share = RankedShare(
+        HeldTensors.of_documents({7: ranks}), HeldTensors.of_documents({7: torch.tensor([[[n]], [[n]]])}), rate, end
+    )
     got = share.of(7)
     k = round(float(rate) * 1000) * n // 1000
     assert got.sum(dim=(1, 2)).tolist() == [k, k] and not (got & ~candidates).any()
@@ -169,11 +171,11 @@ def test_a_share_of_ranks_is_the_entries_it_counts(rate: str, end: str) -> None:
         if len(kept) and len(gone):
             assert gone.min() > kept.max() if end == "highest" else gone.max() < kept.min()
     assert torch.equal(in_blocks(share), got)
-    by_row = Share(share.ranks, Held.of_documents({7: torch.arange(1, 7)[None, :, None]}), rate, end)
+    by_row = RankedShare(share.ranks, HeldTensors.of_documents({7: torch.arange(1, 7)[None, :, None]}), rate, end)
     assert torch.equal(in_blocks(by_row), by_row.of(7))
 
 
-def in_blocks(share: Share) -> Tensor:
+def in_blocks(share: RankedShare) -> Tensor:
     """The mask of document 7, put together from blocks of queries and keys."""
     halves = [[share.block(7, q, k) for k in (slice(0, 2), slice(2, 6))] for q in (slice(0, 4), slice(4, 6))]
     return torch.cat([torch.cat(row, dim=2) for row in halves], dim=1)
@@ -188,7 +190,7 @@ def test_zeroing_in_place_is_the_mask(by_row: bool, end: End, rate: str, dtype: 
     ranks = torch.stack([torch.randperm(36, generator=generator).view(6, 6) for _ in range(2)]).int()
     ranks[:, torch.ones(6, 6, dtype=torch.bool).triu(1)] = -1
     sizes = torch.arange(31, 37)[None, :, None] if by_row else torch.tensor([[[36]], [[30]]])
-    share = Share(Held.of_documents({7: ranks}), Held.of_documents({7: sizes}), rate, end)
+    share = RankedShare(HeldTensors.of_documents({7: ranks}), HeldTensors.of_documents({7: sizes}), rate, end)
     padded = torch.rand(2, 5, 7, generator=generator, dtype=dtype) + 1
     values, block = padded[:, :3, 1:6], (slice(2, 5), slice(1, 6))
     want = values.masked_fill(share.block(7, *block), 0)
@@ -198,15 +200,18 @@ def test_zeroing_in_place_is_the_mask(by_row: bool, end: End, rate: str, dtype: 
 
 def test_zeroing_in_place_is_refused_where_it_cannot_be_done() -> None:
     ranks, sizes = torch.arange(4).view(1, 2, 2).int(), torch.tensor([[[4]]])
-    share = Share(Held.of_documents({7: ranks}), Held.of_documents({7: sizes}), "0.5")
+    share = RankedShare(HeldTensors.of_documents({7: ranks}), HeldTensors.of_documents({7: sizes}), "0.5")
     values = torch.ones(1, 2, 2, dtype=torch.bfloat16)
     assert not share.zero(7, values, slice(0, 2), slice(0, 2)) and values.all()
 
 
 def test_values_are_equal_where_they_do_the_same() -> None:
-    a, b, c = (Held.of_documents({0: torch.arange(3) + n}) for n in (0, 0, 1))
+    a, b, c = (HeldTensors.of_documents({0: torch.arange(3) + n}) for n in (0, 0, 1))
     assert a == b and hash(a) == hash(b) and a != c
-    assert Held.of_documents({1: torch.arange(3)}) != a and Held.of_documents({0: torch.arange(3).int()}) != a
+    assert (
+        HeldTensors.of_documents({1: torch.arange(3)}) != a
+        and HeldTensors.of_documents({0: torch.arange(3).int()}) != a
+    )
     assert {MaskEntries(0, a), MaskEntries(0, b)} == {MaskEntries(0, a)} != {MaskEntries(0, c)}
-    assert Share(a, a, "0.1") == Share(b, b, "0.1") != Share(b, b, "0.2")
-    assert Share(a, a, "0.1", "lowest") != Share(a, a, "0.1")
+    assert RankedShare(a, a, "0.1") == RankedShare(b, b, "0.1") != RankedShare(b, b, "0.2")
+    assert RankedShare(a, a, "0.1", "lowest") != RankedShare(a, a, "0.1")

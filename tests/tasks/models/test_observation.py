@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tasks.kernels.entropy import row_entropy
 from tasks.models.interventions import CLEAN, Displace, Restore
-from tasks.models.observation import Watch
+from tasks.models.observation import Observables
 from tasks.models.replay import Replayed
 from tests.families import tokens
 from tests.oracles.displaced_model import DisplacedModel
@@ -20,16 +20,16 @@ from tests.tasks.models.test_displacement import rules, together
 IDS = tokens(21, 10)
 
 
-def watched(name: str, watch: Watch, **values: object) -> tuple[DisplacedModel, list[Replayed]]:
+def watched(name: str, observables: Observables, **values: object) -> tuple[DisplacedModel, list[Replayed]]:
     loaded = tiny(name)
     conditions = [CLEAN, together((0, 1), **values)]
     given = starts(captured(loaded, IDS), IDS, 1)
-    return DisplacedModel(loaded), list(replayer(loaded).run(1, given, conditions, watch))
+    return DisplacedModel(loaded), list(replayer(loaded).run(1, given, conditions, observables))
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "gpt_neox", "gemma2", "qwen3_next", "gpt_oss"])
 def test_entropy_of_every_layer_that_runs(name: str) -> None:
-    plain, found = watched(name, Watch(entropy=True), arm="angle", delta=0.8)
+    plain, found = watched(name, Observables(entropy=True), arm="angle", delta=0.8)
     for one in found:
         ids, condition = IDS[one.document], together((0, 1), delta=0.8) if one.condition else CLEAN
         passed = plain.passed(ids, rules(condition, one.document, (len(ids), plain.anatomy.d_model)))
@@ -43,7 +43,7 @@ def test_entropy_of_every_layer_that_runs(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["falcon-7b", "bloom"])
 def test_attention_inside_its_own_module_has_no_entropy_here(name: str) -> None:
-    _, found = watched(name, Watch(entropy=True))
+    _, found = watched(name, Observables(entropy=True))
     assert [one.seen.entropy for one in found if one.seen] == [{}] * 4
 
 
@@ -60,7 +60,7 @@ def test_displacements_and_distances(name: str, protocol: str, first_token: bool
 
     condition = together((0, 1), protocol=protocol, first_token=first_token, delta=1.2, arm="angle")
     given = starts(documents, IDS, 1)
-    for one in replayer(loaded).run(1, given, [condition], Watch(displaced=True, clean=clean)):
+    for one in replayer(loaded).run(1, given, [condition], Observables(displaced=True, clean=clean)):
         ids, seen = IDS[one.document], one.seen
         passed = plain.passed(ids, rules(condition, one.document, (len(ids), plain.anatomy.d_model)))
         base = plain.passed(ids, {})
@@ -81,8 +81,8 @@ def test_displacements_and_distances(name: str, protocol: str, first_token: bool
 
 
 def test_watching_changes_no_loss() -> None:
-    _, found = watched("llama", Watch(displaced=True, entropy=True))
-    _, plain = watched("llama", Watch())
+    _, found = watched("llama", Observables(displaced=True, entropy=True))
+    _, plain = watched("llama", Observables())
     assert torch.equal(losses(found), losses(plain))
 
 
@@ -92,7 +92,7 @@ def test_restored_weights_are_those_whose_entropy_is_seen() -> None:
     clean = run.parts(1, given, {"attention_weights": frozenset({1})})
     back = tuple(Restore(layer, part, held) for (part, layer), held in clean.items())
     moved = (Displace(0, 1.0, "angle"),)
-    found = list(run.run(1, given, [CLEAN, moved, (*moved, *back)], Watch(entropy=True)))
+    found = list(run.run(1, given, [CLEAN, moved, (*moved, *back)], Observables(entropy=True)))
     for document in range(2):
         of = [one.seen.entropy[1] for one in found if one.document == document and one.seen]
         assert of[2] == pytest.approx(of[0], rel=1e-6) and abs(of[1] - of[0]) > 1e-5

@@ -12,9 +12,10 @@ import torch
 from storage.errors import ModelError
 from storage.rebuild import rebuilt_attention
 from tasks.capture.run import store_shape
-from tasks.models.loading import LoadedModel, load_model, load_tokenizer, resolve
+from tasks.models.loading import LoadedModel, load_model, load_tokenizer
 from tasks.models.packing import Packing
 from tasks.models.run import TapSettings, capture_batch
+from tasks.models.sources import resolve
 from tests.tasks.models.capturing import assert_near, capture, nll_of, plain_of
 
 STORY = "Once upon a time, there was a little girl named Lily. She loved to play outside in the park with her friends."

@@ -14,11 +14,11 @@ from storage.errors import CaptureCheckError, ModelError
 from storage.rebuild import rebuilt_attention
 from storage.store_shape import StoreShape
 from tasks.capture.run import store_shape
+from tasks.models.families import require_rebuildable, why_not
 from tasks.models.loading import LoadedModel
 from tasks.models.packing import Packing
-from tasks.models.rebuild import Heard, rebuild_of, sink_logits
-from tasks.models.rebuild_support import require_rebuildable, why_not
-from tasks.models.run import TapSettings, capture_batch, listen
+from tasks.models.rebuild import AttentionCall, rebuild_of, sink_logits
+from tasks.models.run import TapSettings, attention_calls, capture_batch
 from tasks.models.table import FALLBACK
 from tests.families import NAMES, tokens
 from tests.tasks.models.capturing import capture, plain_of, tiny
@@ -55,7 +55,7 @@ def error(a: Tensor, b: Tensor) -> float:
 @pytest.mark.parametrize("padding", ["right", "left"])
 def test_rebuilt_attention_is_the_tapped_and_the_plain_models(name: str, padding: str) -> None:
     loaded = tiny(name)
-    if loaded.way == FALLBACK:
+    if loaded.tap_method == FALLBACK:
         with pytest.raises(ModelError, match=r"shows query and key.*inside its own module.*--attention stored"):
             shape_of(loaded)
         return
@@ -153,9 +153,9 @@ def test_only_the_chosen_layers_and_kinds_are_emitted() -> None:
 
 def test_layers_of_unequal_widths_are_refused() -> None:
     loaded = tiny("llama")
-    heard = listen(loaded)
-    assert heard == dict.fromkeys(range(3), Heard(4, 2, 8, pytest.approx(8**-0.5), None))
-    wider = {**heard, 2: Heard(4, 2, 16, 0.25, None)}
+    calls = attention_calls(loaded)
+    assert calls == dict.fromkeys(range(3), AttentionCall(4, 2, 8, pytest.approx(8**-0.5), None))
+    wider = {**calls, 2: AttentionCall(4, 2, 16, 0.25, None)}
     with pytest.raises(ModelError, match=r"one size in every layer.*\(4, 2, 8\), \(4, 2, 16\), in here.*stored"):
         rebuild_of(loaded.anatomy, wider, "float32", "here")
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from storage.errors import CaptureCheckError, CorpusError, ModelError, UsageError
-from tasks.models.intervention_tensors import Held, Share
+from tasks.models.intervention_tensors import HeldTensors, RankedShare
 from tasks.models.interventions import (
     Condition,
     DropKeys,
@@ -68,7 +68,7 @@ def test_a_replay_leaves_the_model_and_its_captures_as_they_were(name: str) -> N
     )
     assert hooks == {part: (len(part._forward_hooks), len(part._forward_pre_hooks)) for part in loaded.model.modules()}
     own = {weight.data_ptr() for weight in loaded.model.parameters()}
-    assert {weight.data_ptr() for weight in run._shadow.loaded.model.parameters()} == own
+    assert {weight.data_ptr() for weight in run._partial.loaded.model.parameters()} == own
 
 
 def test_two_threads_may_run_one_model_under_other_conditions() -> None:
@@ -86,7 +86,7 @@ def test_two_threads_may_run_one_model_under_other_conditions() -> None:
     assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
 
 
-HELD = Held.of_documents({0: torch.zeros(29, 29, dtype=torch.bool)})
+HELD = HeldTensors.of_documents({0: torch.zeros(29, 29, dtype=torch.bool)})
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ HELD = Held.of_documents({0: torch.zeros(29, 29, dtype=torch.bool)})
         (0, (DropKeys(0, (29,)),), "expected positions from 0 to 28, got 29, in document 0"),
         (0, (DropKeys(0, (-1,)),), "expected positions from 0 to 28, got -1"),
         (0, (Restore(0, "values", HELD),), "expected a part: attention_output, .* got 'values'"),
-        (0, (MaskEntries(0, Held.of_documents({9: torch.zeros(1)})),), "given a tensor for, got 0, in 9"),
+        (0, (MaskEntries(0, HeldTensors.of_documents({9: torch.zeros(1)})),), "given a tensor for, got 0, in 9"),
     ],
 )
 def test_what_is_not_there_is_refused(layer: int, condition: Condition, message: str) -> None:
@@ -144,7 +144,7 @@ def test_layers_without_attention_and_parts_that_are_not_there_are_refused() -> 
     given = starts(captured(other, ids), ids, 0)
     with pytest.raises(UsageError, match="that has a norm_output, got 1"):
         replayer(other).parts(0, given, {"norm_output": frozenset({1})})
-    clean = Held.of_documents({0: torch.zeros(2, 29, 32)})
+    clean = HeldTensors.of_documents({0: torch.zeros(2, 29, 32)})
     with pytest.raises(CaptureCheckError, match="expected Restore to find the place that it changes"):
         list(replayer(other).run(0, given, [(Restore(1, "norm_output", clean),)]))
 
@@ -163,4 +163,4 @@ def test_documents_that_do_not_fit_the_model_are_refused() -> None:
             replayer(loaded, **{setting: 0})
     for rate in ("0", "1.5", "-0.1", "much"):
         with pytest.raises(UsageError, match=rf"a rate in \(0, 1\], as a decimal, got '{rate}'"):
-            Share(HELD, HELD, rate)
+            RankedShare(HELD, HELD, rate)

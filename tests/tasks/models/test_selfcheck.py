@@ -16,7 +16,7 @@ from transformers.models.llama import modeling_llama
 
 from storage.errors import CaptureCheckError
 from tasks.models import selfcheck
-from tasks.models.families import Anatomy
+from tasks.models.anatomy import Anatomy
 from tasks.models.selfcheck import Place
 from tests.families import tokens
 from tests.tasks.models.capturing import capture, tiny

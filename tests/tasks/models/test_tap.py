@@ -10,8 +10,9 @@ from torch.testing import assert_close
 
 from storage.errors import ModelError
 from tasks.models import tap
-from tasks.models.families import output_weights
-from tasks.models.record import BatchRecord, Span
+from tasks.models.anatomy import output_weights
+from tasks.models.layer_record import Span
+from tasks.models.record import BatchRecord
 from tasks.models.table import FALLBACK
 from tests.families import DECODERS, ENCODERS, NAMES, tokens
 from tests.tasks.models.capturing import assert_near, capture, inputs, plain_of, tiny
@@ -28,7 +29,7 @@ def test_tapped_logits_are_the_plain_models(name: str) -> None:
         query_block=8,
         attention_dtype=torch.float32,
     )
-    asked = {"output_attentions": True} if loaded.way == FALLBACK else {}
+    asked = {"output_attentions": True} if loaded.tap_method == FALLBACK else {}
     with torch.inference_mode(), tap.active(record):
         out = loaded.model(**inputs(ids, loaded.anatomy.causal), **asked)
     record.finish()

@@ -22,7 +22,7 @@ from storage.filesystem import open_runs
 from storage.warehouse import connect, run_sql
 from tasks.capture.folder import CaptureFolder
 from tasks.capture.model import captured_model
-from tasks.models.families import output_weights, values_in
+from tasks.models.anatomy import output_weights, values_in
 from tasks.models.loading import LoadedModel, prepare
 from tasks.stages.registry import tables
 from tasks.stages.run import finish_stage, prepare_stage, run_stage_shards, stage_parts_left

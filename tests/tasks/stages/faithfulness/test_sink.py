@@ -13,7 +13,7 @@ import torch
 from storage.errors import UsageError
 from tasks.capture.folder import CaptureFolder
 from tasks.capture.model import captured_model
-from tasks.models.families import values_in
+from tasks.models.anatomy import values_in
 from tasks.models.loading import LoadedModel
 from tasks.stages.run import prepare_stage
 from tests.tasks.stages.running import TEXT, Ran, captured, documents_of, run

@@ -30,7 +30,7 @@ class Plain:
     def __init__(self, ran: Ran) -> None:
         loaded = captured_model(CaptureFolder.open(ran.made.runs, ran.made.capture))
         self.model, self.anatomy = DisplacedModel(loaded), loaded.anatomy
-        self.attended = loaded.way != FALLBACK
+        self.attended = loaded.tap_method != FALLBACK
         self.documents = documents_of(ran.made)
         self.clean = {doc: self.model.passed(ids, {}) for doc, (ids, _) in self.documents.items()}
         layers = range(self.anatomy.n_layers)
