@@ -6,15 +6,23 @@ Each section is a function of its own, which returns the text that stands in a f
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import Field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from flows.capture_options import default_in_words, flags, plain, repeats
 from tasks.capture.settings import CaptureSettings, options
+from tasks.stages.contract import Stage
+from tasks.stages.parameters import Declared, declared_parameters
+from tasks.stages.registry import stages
 
 ROOT = Path(__file__).parents[1]
 _COMMENT_AT = 29
+_PARAMETERS = re.compile(r"<!-- written by python -m flows\.reference: parameters of (\w+) -->\n")
+_END = "<!-- end -->\n"
 
 
 def capture_table() -> str:
@@ -52,21 +60,77 @@ def _toml_line(setting: str, comment: str) -> str:
     return f"{setting.ljust(_COMMENT_AT - 1)} # {comment[0].lower() + comment[1:]}"
 
 
-SECTIONS: tuple[tuple[str, str, str, Callable[[], str]], ...] = (
+def parameter_table(name: str) -> str:
+    """The table of a stage's parameters, for any page of the docs that asks for it."""
+    rows = ["| parameter | meaning | values | default |", "|---|---|---|---|"]
+    for field, declared in declared_parameters(stages()[name].parameters):
+        cells = (declared.help, _values(field, declared), _default(field, declared))
+        rows.append(f"| `{name}.{field.name}` | {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |")
+    return "\n".join(rows) + "\n"
+
+
+def _values(field: Field[Any], declared: Declared) -> str:
+    """What a parameter may hold, in words."""
+    if declared.words:
+        return ", ".join(f"`{word}`" for word in declared.words)
+    return declared.range().removeprefix("of ") or ("`true`, `false`" if "bool" in str(field.type) else "")
+
+
+def _default(field: Field[Any], declared: Declared) -> str:
+    """A default as `--set` would be given it; `all` where it is every word, none where the list is empty."""
+    if field.default == ():
+        return "none"
+    if isinstance(field.default, tuple):
+        several = len(field.default) > 1 and field.default == declared.words
+        return "all" if several else f"`{','.join(map(_set_value, field.default))}`"
+    return f"`{_set_value(field.default)}`"
+
+
+def _set_value(value: Any) -> str:
+    """One value as `--set` takes it."""
+    return f"{value:g}" if isinstance(value, float) else json.dumps(value).strip('"')
+
+
+def stage_sections() -> str:
+    """The sections [stages.NAME] of presets/everything.toml: the default stages' set, the others commented out."""
+    return "\n".join(_stage_section(stage) for stage in stages().values() if stage.parameter_names())
+
+
+def _stage_section(stage: Stage) -> str:
+    mark = "# " if stage.on_request else ""
+    heading = f"{mark}[stages.{stage.name}]"
+    remark = "runs the model again" if stage.needs_model else ""
+    lines = [f"{heading.ljust(_COMMENT_AT - 1)} # {remark}" if remark else heading]
+    for field, declared in declared_parameters(stage.parameters):
+        limits = declared.range().removeprefix("of ")
+        said = f"{declared.help}; {limits}" if limits else declared.help
+        shown = field.default if declared.example is None else declared.example
+        lines.append(_toml_line(f"{mark}{field.name} = {_toml(shown)}", said))
+    return "\n".join(lines) + "\n"
+
+
+Section = tuple[str, str, str, Callable[[], str]]
+"""A generated section: its file, the line before it, the line after it, and what writes it."""
+
+_PRESET = "presets/everything.toml"
+_FIXED: tuple[Section, ...] = (
+    ("docs/running.md", "<!-- written by python -m flows.reference: capture options -->\n", _END, capture_table),
     (
-        "docs/running.md",
-        "<!-- written by python -m flows.reference: capture options -->\n",
-        "<!-- end -->\n",
-        capture_table,
-    ),
-    (
-        "presets/everything.toml",
+        _PRESET,
         "# Every setting, with its default. Copy it, and keep the lines that you change.\n",
-        "\n[stages.contributions]\n",
+        "\n# The stages, in the order of a full run",
         capture_section,
     ),
+    (_PRESET, "commented out is left out unless run.stages names it.\n", "\n[run]\n", stage_sections),
 )
-"""Each generated section: its file, the line before it, the line after it, and what writes it."""
+
+
+def sections() -> Iterator[Section]:
+    """Every generated section, with the tables of parameters wherever a page of the docs has their mark."""
+    yield from _FIXED
+    for page in sorted((ROOT / "docs").glob("*.md")):
+        for mark in _PARAMETERS.finditer(page.read_text(encoding="utf-8")):
+            yield f"docs/{page.name}", mark[0], _END, partial(parameter_table, mark[1])
 
 
 def generated(text: str, before: str, after: str, section: str) -> str:
@@ -77,7 +141,7 @@ def generated(text: str, before: str, after: str, section: str) -> str:
 
 def main() -> None:
     """Rewrite every generated section in its file."""
-    for name, before, after, write in SECTIONS:
+    for name, before, after, write in sections():
         path = ROOT / name
         path.write_text(generated(path.read_text(encoding="utf-8"), before, after, write()), encoding="utf-8")
 

@@ -57,9 +57,18 @@ def run_checks(
     return [result for check in checks for result in _run(connection, check, chosen)]
 
 
-def violations(connection: duckdb.DuckDBPyConnection, check: Check, capture: str, limit: int) -> list[dict[str, Any]]:
-    """The worst rows of one check in one capture, the worst first, each with its error and tolerance."""
+def violations(
+    connection: duckdb.DuckDBPyConnection, declared: Sequence[Check], name: str, capture: str, limit: int
+) -> list[dict[str, Any]]:
+    """The worst rows of the check of that name in one capture, the worst first, each with its error and tolerance.
+
+    Raises UnknownName for a capture or check that is not there.
+    """
     check_capture(connection, capture)
+    return _violations(connection, _named(name, {check.name: check for check in list_checks(declared)}), capture, limit)
+
+
+def _violations(connection: duckdb.DuckDBPyConnection, check: Check, capture: str, limit: int) -> list[dict[str, Any]]:
     text = (
         f"select * from (\n{check.body}\n) where capture = $capture "
         "order by coalesce(error, 'infinity'::double) desc limit $limit"
@@ -92,7 +101,7 @@ def _result(
     if not failures:
         allowed = f" where {row['tolerance']:.2g} is allowed" if row["tolerance"] else ""
         return CheckResult(check.name, capture, True, n, 0, worst, f"holds: worst error {worst:.2g}{allowed}")
-    first = violations(connection, check, capture, 1)[0]
+    first = _violations(connection, check, capture, 1)[0]
     where = ", ".join(f"{name} {value}" for name, value in first.items() if name not in _NOT_A_PLACE)
     size = "undefined" if first["error"] is None else f"{first['error']:.3g} where {first['tolerance']:.2g} is allowed"
     message = f"{check.summary} Broken in {failures:,} of {n:,}; worst at {where or 'the capture'}: error {size}."

@@ -54,12 +54,11 @@ def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
     return found
 
 
-def tell_apart(values: Sequence[float], what: str, where: str, most: float = math.inf) -> None:
-    """UsageError unless the values differ, and stay above 0 and at most `most`, in float32, as the tables hold them."""
+def tell_apart(values: Sequence[float], what: str, where: str) -> None:
+    """UsageError unless the values differ, and stay above 0 and finite, in float32, as the tables hold them."""
     single = [_single(value) for value in values]
-    if any(not 0 < value <= most or value == math.inf for value in single):
-        limit = "" if most == math.inf else f", of at most {most:g}"
-        raise UsageError(f"{what} above 0{limit}, as float32 holds them", got=_reprs(values), where=where)
+    if any(not 0 < value < math.inf for value in single):
+        raise UsageError(f"{what} above 0, as float32 holds them", got=_reprs(values), where=where)
     if len(set(single)) < len(single):
         raise UsageError(f"{what} that differ in float32, as the tables hold them", got=_reprs(values), where=where)
 

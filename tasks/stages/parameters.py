@@ -39,6 +39,8 @@ class Declared:
     """Whether a list may be empty."""
     repeats: bool = False
     """Whether a list may hold a value twice."""
+    example: Any = None
+    """A value to show in place of a default that cannot run."""
     in_order: bool = False
     """Whether a list of words is put into the order of `words`, so that the order given does not matter."""
 

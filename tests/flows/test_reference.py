@@ -1,4 +1,4 @@
-"""The options of a capture come from one declaration: the command line, and the generated reference."""
+"""Options and parameters come from their declarations: the command line, and the generated reference."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import typer.main
 
 from flows.capture_options import flag
 from flows.cli import app
-from flows.reference import ROOT, SECTIONS, capture_section, generated
+from flows.reference import ROOT, capture_section, generated, sections
 from tasks.capture.settings import CaptureSettings, option, options
+from tasks.stages.registry import stages
 
 
-@pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section[3].__name__)
+@pytest.mark.parametrize("section", tuple(sections()), ids=lambda section: section[1].strip(" <>!-\n"))
 def test_the_committed_text_is_the_generated_one(section: tuple[Any, ...]) -> None:
     name, before, after, write = section
     text = (ROOT / name).read_text(encoding="utf-8")
@@ -26,6 +27,11 @@ def test_every_example_of_the_preset_is_a_setting_that_is_allowed() -> None:
     values = tomllib.loads(text)["capture"]
     assert list(values) == list(CaptureSettings.model_fields)
     assert CaptureSettings(**values).model_dump() == {**values, "corpus": ("python-topics",)}
+
+
+def test_every_stage_with_parameters_has_its_table_in_the_docs_once() -> None:
+    marked = [before.split()[-2] for _, before, _, _ in sections() if "parameters of" in before]
+    assert sorted(marked) == sorted(name for name, stage in stages().items() if stage.parameter_names())
 
 
 @pytest.mark.parametrize("command", ["run", "plan", "capture"])

@@ -70,7 +70,7 @@ def test_a_failure_names_the_worst_row(broken: Broken) -> None:
         "Σ_j cw_intra = 1 on every query row whose head writes something. "
         "Broken in 1 of 192; worst at doc 0, layer 0, head 1, query 3: error 0.25 where 1e-05 is allowed."
     )
-    (row,) = violations(connection, ALL["contribution_rows_sum_intra"], "alpha", limit=5)
+    (row,) = violations(connection, declared_checks(), "contribution_rows_sum_intra", "alpha", limit=5)
     assert (row["doc"], row["layer"], row["head"], row["query"]) == (0, 0, 1, 3)
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from storage.errors import CorpusError, UnknownName, UsageError
-from tasks.stages.faithfulness.masking_grid import SCOPES, SCORES, MaskingGrid
+from tasks.stages.faithfulness.masking_grid import RANKED, RANKED_BY, SCOPES, SCORES, MaskingGrid
 from tasks.stages.parameters import parameter
 
 if TYPE_CHECKING:
@@ -26,16 +26,18 @@ class ChoicesParameters(MaskingGrid):
     """
 
     stage: ClassVar[str] = "choices"
-    files: tuple[str, ...] = parameter((), "files of questions (docs/tasks.md); required", empty=True)
+    files: tuple[str, ...] = parameter(
+        (), "files of questions (docs/tasks.md); required", empty=True, example=("questions.jsonl",)
+    )
     items: int = parameter(100, "the first so many of each task, as the harness's --limit; 0 for all", least=0)
     scopes: tuple[str, ...] = parameter(
-        ("entry", "token"), "what is ranked; none alone: the clean model, without masks", words=(*SCOPES, CLEAN)
+        ("entry", "token"), f"{RANKED}; none alone: the clean model, without masks", words=(*SCOPES, CLEAN)
     )
     scores: tuple[str, ...] = parameter(
-        ("raw", "vw", "vwon", "cw_intra", "cw_inter", "random"), "the scores that rank", words=SCORES
+        ("raw", "vw", "vwon", "cw_intra", "cw_inter", "random"), RANKED_BY, words=SCORES
     )
     rates: tuple[float, ...] = parameter(
-        (0.1, 0.3, 0.5), "shares of the candidates that are masked: ⌊rate·n⌋", above=0, most=1
+        (0.1, 0.3, 0.5), "shares of the candidates that are masked: ⌊rate·n⌋ of n", above=0, most=1
     )
     draws: int = parameter(4, "random rankings of the control", least=1, most=1000)
 

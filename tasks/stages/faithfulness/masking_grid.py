@@ -85,20 +85,26 @@ class Cell:
         return {**named, "direction": self.direction, "rate": self.rate}
 
 
+RANKED = "what is ranked: a head's entries, its keys (token), the keys of each query (row), or a layer's keys"
+RANKED_BY = "the scores by which it is ranked; norm, alti and rollout are of layer_token alone"
+
+
 @dataclass(frozen=True)
 class MaskingGrid(Parameters):
     """Which cells there are: what a user may choose of a grid. The defaults are methods.md's."""
 
-    scopes: tuple[str, ...] = parameter(SCOPES, "what is ranked", words=SCOPES)
-    scores: tuple[str, ...] = parameter(SCORES, "the scores that rank", words=SCORES)
+    scopes: tuple[str, ...] = parameter(SCOPES, RANKED, words=SCOPES)
+    scores: tuple[str, ...] = parameter(SCORES, RANKED_BY, words=SCORES)
     rates: tuple[float, ...] = parameter(
         (0.01, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9),
-        "shares of the candidates that are masked: ⌊rate·n⌋",
+        "shares of the candidates that are masked: ⌊rate·n⌋ of n",
         above=0,
         most=1,
     )
     directions: tuple[str, ...] = parameter(
-        tuple(DIRECTIONS), "whether the highest-ranked or the lowest-ranked are masked", words=tuple(DIRECTIONS)
+        tuple(DIRECTIONS),
+        "masked: the highest-ranked (comprehensiveness), the lowest-ranked (sufficiency)",
+        words=tuple(DIRECTIONS),
     )
     reduce: tuple[str, ...] = parameter(
         ("sum",),
@@ -107,7 +113,9 @@ class MaskingGrid(Parameters):
     )
     signs: tuple[str, ...] = parameter(("absolute",), "ranked by |score|, or by the signed score", words=SIGNS)
     keep_first: tuple[bool, ...] = parameter((False,), "whether position 0 is exempt")
-    layers: tuple[str, ...] = parameter((ALL,), "masked at once: all, each alone, or sets such as 10-19 or 3+7")
+    layers: tuple[str, ...] = parameter(
+        (ALL,), "layers masked together: all that are stored, each alone, or sets such as 10-19 or 3+7"
+    )
     draws: int = parameter(16, "random rankings of the control", least=1, most=1000)
 
     def __post_init__(self) -> None:

@@ -30,7 +30,7 @@ def _omega0() -> Any:
 
 def _scales(help: str) -> Any:
     """Scales in lags; finer wavelets than 1 lag fall between two of them."""
-    return parameter((), f"{help}, in lags, ascending", above=0, empty=True)
+    return parameter((), help, above=0, empty=True)
 
 
 def _check_scales(scales: tuple[float, ...], stage: str) -> None:
@@ -47,7 +47,7 @@ class ScalogramParameters(Parameters):
 
     stage: ClassVar[str] = "scalogram"
     omega0: float = _omega0()
-    scales: tuple[float, ...] = _scales("none: 20 from 2 to min(64, T/4)")
+    scales: tuple[float, ...] = _scales("scales in lags, ascending; none: 20 from 2 to min(64, T/4)")
     protocols: tuple[str, ...] = parameter(
         PROTOCOLS, "exact (along the causal lag), published (the printed protocol, which looks ahead)", words=PROTOCOLS
     )
@@ -66,7 +66,9 @@ class PodParameters(Parameters):
     protocols: tuple[str, ...] = parameter(
         PROTOCOLS, "exact, published (the printed filters and conventions)", words=PROTOCOLS
     )
-    scales: tuple[float, ...] = _scales("scales a* of the filters; none: the dominant ones of each layer's scalogram")
+    scales: tuple[float, ...] = _scales(
+        "scales a* of the filters, ascending; none: the dominant ones of each layer's scalogram"
+    )
     draws: int = parameter(5, "draws of each null", least=0, most=1000)
     per_head: bool = parameter(False, "whether every head has a spectrum too, of its unfiltered field")
     epsilons: tuple[float, ...] = parameter(
@@ -93,7 +95,7 @@ class CoherencyParameters(Parameters):
     """Parameters of the stage `coherency`."""
 
     stage: ClassVar[str] = "coherency"
-    scales: tuple[float, ...] = _scales("none: the dominant ones of each layer's scalogram")
+    scales: tuple[float, ...] = _scales("scales in lags, ascending; none: the dominant ones of each layer's scalogram")
     queries: int = parameter(
         12,
         "queries of each scale, evenly spaced; every pair of them has a row",

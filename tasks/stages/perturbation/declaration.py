@@ -120,7 +120,7 @@ class RepairParameters(PerturbationGrid):
     seeds: int = seeds_parameter(1)
     targets: tuple[str, ...] = parameter(TARGETS, "parts of a layer whose clean values are put back", words=TARGETS)
     sets: tuple[str, ...] = parameter(
-        SETS[:3], "which of the perturbed layers are repaired together; each of them alone", words=SETS
+        SETS[:3], "which of the perturbed layers are repaired together; each: every one of them alone", words=SETS
     )
 
     def repaired(self, layers: tuple[int, ...]) -> list[tuple[int, ...]]:

@@ -34,7 +34,7 @@ KEYS: dict[str, Declared] = {
 
 def deltas_parameter(default: tuple[float, ...]) -> Any:
     """Absolute δ, whose default differs from stage to stage; as the next two."""
-    return parameter(default, "absolute δ, in the unit of ‖h‖", empty=True, repeats=True)
+    return parameter(default, "absolute δ, in the unit of ‖h‖", above=0, most=_MOST_DELTA, empty=True, repeats=True)
 
 
 def first_token_parameter(default: tuple[str, ...]) -> Any:
@@ -97,7 +97,12 @@ class PerturbationGrid(Parameters):
     arms: tuple[str, ...] = parameter(ARMS, "what is changed: magnitude, or direction by an angle", words=ARMS)
     deltas: tuple[float, ...] = deltas_parameter((1.0, 5.0, 10.0))
     relative_deltas: tuple[float, ...] = parameter(
-        (0.1,), "δ relative to the layer's median ‖h‖ over the tokens of the capture", empty=True, repeats=True
+        (0.1,),
+        "δ relative to the layer's median ‖h‖ over the tokens of the capture",
+        above=0,
+        most=_MOST_DELTA,
+        empty=True,
+        repeats=True,
     )
     layers: tuple[str, ...] = parameter(
         (MIDDLE,), "sets perturbed together: middle (third), all, 10-19 or 3+7; each: before one takes its layers alone"
@@ -108,7 +113,7 @@ class PerturbationGrid(Parameters):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("deltas", "relative_deltas"):
-            tell_apart(getattr(self, name), "δ", f"{self.stage}.{name}", _MOST_DELTA)
+            tell_apart(getattr(self, name), "δ", f"{self.stage}.{name}")
         if not (*self.deltas, *self.relative_deltas):
             raise UsageError("deltas or relative_deltas, at least one", got="none", where=f"{self.stage}.deltas")
         for text in self.layers:

@@ -65,7 +65,9 @@ class MinimalPairsParameters(PerturbationGrid):
     """
 
     stage: ClassVar[str] = "minimal_pairs"
-    files: tuple[str, ...] = parameter((), "files of pairs in the layout of BLiMP, each a task; required", empty=True)
+    files: tuple[str, ...] = parameter(
+        (), "files of pairs in the layout of BLiMP, each a task; required", empty=True, example=("pairs.jsonl",)
+    )
     items: int = parameter(100, "the first so many pairs of each task; 0 for all", least=0)
     pair_noise: tuple[str, ...] = parameter(
         (SHARED,), "how the sentences of a pair share their noise; published: as the authors' code", words=PAIR_NOISE

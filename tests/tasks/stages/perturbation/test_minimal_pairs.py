@@ -216,7 +216,7 @@ def test_the_key_is_of_the_files_bytes_and_names(made: Made, tmp_path: Path) -> 
         ({"files": "a", "pair_noise": "same"}, UnknownName, r"got 'same', in minimal_pairs\.pair_noise"),
         ({"files": "a", "pair_noise": "shared,shared"}, UsageError, r"each once.*in minimal_pairs\.pair_noise"),
         ({"files": "a", "arms": "none,angle"}, UnknownName, r"got 'none', in minimal_pairs\.arms"),
-        ({"files": "a", "deltas": "0"}, UsageError, r"δ above 0, .*got 0\.0, in minimal_pairs\.deltas"),
+        ({"files": "a", "deltas": "0"}, UsageError, r"deltas in \(0, 1e\+15\], got 0\.0, in minimal_pairs\.deltas"),
     ],
 )
 def test_parameters_that_cannot_be(given: dict[str, Any], error: type[Exception], said: str) -> None:
