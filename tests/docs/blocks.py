@@ -8,8 +8,14 @@ from pathlib import Path
 
 from tests.conftest import ROOT
 
-PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "CONTRIBUTING.md")
+PAGES = (
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "benchmarks" / "README.md",
+)
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_FILE = re.compile(r"`((?:flows|tasks|storage|sql|tests|presets|benchmarks|samples|docs)/[\w/.-]+)`")
 _LINK = re.compile(r"\]\((?!https?://|#)([^)#]+)")
 
 
@@ -42,3 +48,8 @@ def commands(program: str, *pages: Path) -> list[str]:
 
 def links(page: Path) -> list[str]:
     return _LINK.findall(page.read_text())
+
+
+def files(page: Path) -> list[str]:
+    """Every file of the project that a page names."""
+    return _FILE.findall(page.read_text())

@@ -16,7 +16,7 @@ from storage.filesystem import open_runs
 from storage.warehouse import connect, run_sql
 from tasks.stages.registry import default_stages, stages, tables
 from tests.conftest import ROOT
-from tests.docs.blocks import PAGES, Block, blocks, commands, links
+from tests.docs.blocks import PAGES, Block, blocks, commands, files, links
 from tests.flows.command import environment, theodolite
 
 README, RUNNING = ROOT / "README.md", ROOT / "docs" / "running.md"
@@ -102,6 +102,19 @@ def test_prefect_commands_of_the_docs_exist(line: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
     assert [link for link in links(page) if not (page.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: f"{page.parent.name}/{page.name}")
+def test_files_that_are_named_exist(page: Path) -> None:
+    assert [name for name in files(page) if not (ROOT / name).exists()] == []
+
+
+def test_the_walks_are_as_short_as_promised_and_the_glossary_too() -> None:
+    """docs/architecture.md: one tensor through at most 15 modules, one parameter through 10, at most 30 terms."""
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    for title, rows in (("walk of one attention tensor", 15), ("walk of one stage parameter", 10), ("Glossary", 30)):
+        section = re.split(r"^## ", text.split(title, 1)[1], flags=re.MULTILINE)[0]
+        assert 5 < len(re.findall(r"^\| (?!\||word)", section, re.MULTILINE)) <= rows, title
 
 
 def test_every_command_and_option_is_documented() -> None:
