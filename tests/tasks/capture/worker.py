@@ -1,14 +1,18 @@
 """A capture and a stage in a process of their own, for tests that kill it.
 
-Usage: `python -m tests.tasks.capture.worker RUNS TEXT`.
+Usage: `python -m tests.tasks.capture.worker RUNS TEXT [CHANGE]`.
 
-Prints `ready` when everything is imported and `done` at the end, so that a test can kill it where it matters.
+Prints `ready` when everything is imported and `done` at the end. With CHANGE it prints `waiting` before it makes that
+change (from 1) to the folder of runs, and waits there, so that a test can kill it where it matters.
 """
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 import warnings
+from typing import Any
 
 from tasks.capture.finish import finish_capture, request_capture
 from tasks.capture.plan import prepare_capture
@@ -36,8 +40,31 @@ def run(runs: str, text: str) -> str:
     return capture
 
 
+def wait_before(runs: str, change: int) -> None:
+    """Stop for good before the change of that number: a file opened for writing, a folder made, a rename, a removal."""
+    counting, seen = threading.Lock(), 0
+
+    def watch(event: str, arguments: tuple[Any, ...]) -> None:
+        nonlocal seen
+        if event == "open":
+            changes = bool(arguments[2] & (os.O_WRONLY | os.O_RDWR))
+        else:
+            changes = event in ("os.rename", "os.mkdir", "os.remove", "os.rmdir")
+        if not changes or not str(arguments[0]).startswith(runs):
+            return
+        with counting:
+            seen += 1
+            if seen == change:
+                print("waiting", flush=True)  # noqa: T201
+                sys.stdin.read()
+
+    sys.addaudithook(watch)
+
+
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     print("ready", flush=True)  # noqa: T201
+    if len(sys.argv) > 3:
+        wait_before(sys.argv[1], int(sys.argv[3]))
     run(sys.argv[1], sys.argv[2])
     print("done", flush=True)  # noqa: T201
