@@ -38,7 +38,8 @@ def test_images_from_plan_to_sql(call_flow: Call, tmp_path: Path) -> None:
     assert (sample["documents"], sample["problems"]) == ([0, 1, 2], [])
     assert all(layer["residual"] < 1e-4 and layer["nll"] is None for layer in sample["layers"])
 
-    asked = call_flow("sql", "select token, token_id from tokens where doc = 2 order by position limit 2", "--runs", "runs")
+    first = "select token, token_id from tokens where doc = 2 order by position limit 2"
+    asked = call_flow("sql", first, "--runs", "runs")
     assert "[CLS]" in asked.out and "patch 0,0" in asked.out
     measured = call_flow("stage", "contributions", "--runs", "runs", "--json")
     assert measured.code == 0, measured.err
