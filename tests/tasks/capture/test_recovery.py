@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.changes import WAITING
 from tests.conftest import ROOT
 
 TIMED = ("capture.json", "stage.json")
@@ -74,7 +75,7 @@ def test_killed_at_any_moment_ends_with_the_same_bytes(tmp_path: Path, text: Pat
     for _ in range(8):
         process = start(tmp_path, text, drawn.randint(1, CHANGES))
         assert process.stdout is not None
-        assert process.stdout.readline().strip() == "waiting", process.communicate()[1]
+        assert process.stdout.readline().strip() == WAITING, process.communicate()[1]
         process.kill()
         process.communicate()
     finish(start(tmp_path, text))

@@ -8,17 +8,15 @@ change (from 1) to the folder of runs, and waits there, so that a test can kill 
 
 from __future__ import annotations
 
-import os
 import sys
-import threading
 import warnings
-from typing import Any
 
 from tasks.capture.finish import finish_capture, request_capture
 from tasks.capture.plan import prepare_capture
 from tasks.capture.run import capture_shards, shards_left
 from tasks.capture.settings import CaptureSettings
 from tasks.stages.run import finish_stage, prepare_stage, run_stage_shards, stage_parts_left
+from tests.changes import Changes
 
 
 def settings(text: str) -> CaptureSettings:
@@ -40,31 +38,10 @@ def run(runs: str, text: str) -> str:
     return capture
 
 
-def wait_before(runs: str, change: int) -> None:
-    """Stop for good before the change of that number: a file opened for writing, a folder made, a rename, a removal."""
-    counting, seen = threading.Lock(), 0
-
-    def watch(event: str, arguments: tuple[Any, ...]) -> None:
-        nonlocal seen
-        if event == "open":
-            changes = bool(arguments[2] & (os.O_WRONLY | os.O_RDWR))
-        else:
-            changes = event in ("os.rename", "os.mkdir", "os.remove", "os.rmdir")
-        if not changes or not str(arguments[0]).startswith(runs):
-            return
-        with counting:
-            seen += 1
-            if seen == change:
-                print("waiting", flush=True)  # noqa: T201
-                sys.stdin.read()
-
-    sys.addaudithook(watch)
-
-
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     print("ready", flush=True)  # noqa: T201
     if len(sys.argv) > 3:
-        wait_before(sys.argv[1], int(sys.argv[3]))
+        Changes(sys.argv[1], int(sys.argv[3])).watch()
     run(sys.argv[1], sys.argv[2])
     print("done", flush=True)  # noqa: T201
