@@ -4,17 +4,21 @@ VENV ?= .venv
 PIP_INSTALL = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 RUN = $(VENV)/bin/theodolite
 # Tests run side by side and start commands, whose threads must not spin while they wait for one another.
-PYTEST = OMP_WAIT_POLICY=PASSIVE $(VENV)/bin/python -m pytest -n auto --dist loadfile
+PYTEST = OMP_WAIT_POLICY=PASSIVE $(VENV)/bin/python -m pytest -n auto --dist worksteal --durations=10
 OLDER = $(abspath $(VENV))/transformers-4.57
 
-.PHONY: demo test test-older lint format bench smollm2 clean
+.PHONY: demo test test-all test-older lint format bench smollm2 clean
 
 demo: $(VENV)/.runtime          ## Install, then run the main job on the embedded model and text.
 	$(RUN) run
 	@echo; echo "To call it by name: source $(VENV)/bin/activate"
 
-test: $(VENV)/.dev              ## Install what the tests need, then run all of them.
+test: $(VENV)/.dev              ## Install what the tests need, then run them, less the slow ones.
+	$(PYTEST) -m "not slow"
+
+test-all: $(VENV)/.dev          ## Every test, the slow ones too, then those of transformers 4.57.
 	$(PYTEST)
+	$(MAKE) test-older
 
 test-older: $(OLDER)/.installed ## Then the tap's tests on transformers 4.57, laid over the environment.
 	PYTHONPATH=$(OLDER) $(VENV)/bin/python -c 'import transformers; assert transformers.__version__.startswith("4.57"), transformers'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -11,6 +12,9 @@ from jaxtyping import install_import_hook
 
 # Before anything imports the kernels: their jaxtyping shapes are checked in every test, and never in production.
 install_import_hook("tasks.kernels", "beartype.beartype")
+
+# A process that was started in the background ignores Ctrl-C, and so would the commands that tests interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).resolve().parent.parent
 

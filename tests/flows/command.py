@@ -1,14 +1,19 @@
-"""The command line as a user calls it: a process of its own, with its own Prefect home."""
+"""The command line as a user calls it: in a process of its own with its own Prefect home, or in this one."""
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
 import sys
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
+
+from flows.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
 THEODOLITE = (sys.executable, "-P", "-m", "flows.cli")
@@ -52,3 +57,28 @@ def theodolite(*arguments: str, home: Path, cwd: Path, timeout: float = 240) -> 
         check=False,
     )
     return Answer(done.returncode, done.stdout, done.stderr)
+
+
+def theodolite_here(*arguments: str, cwd: Path) -> Answer:
+    """One call of `theodolite` in this process, for tests of what a command says and writes: it starts in no time.
+
+    It starts no Prefect server: a command that runs a flow needs the one of the fixture `prefect_here`.
+    """
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        chdir(cwd),
+        patch.dict(os.environ, {"HF_HUB_OFFLINE": "1", "COLUMNS": "200"}),
+        patch.object(sys, "argv", ["theodolite", *arguments]),
+        patch("flows.engine.start"),
+        patch("flows.cli.signal.signal"),  # this process is to end as pytest says
+        patch("flows.cli.gc.freeze"),  # and lives on
+        redirect_stdout(out),
+        redirect_stderr(err),
+    ):
+        try:
+            main()
+        except SystemExit as ended:
+            code = ended.code if isinstance(ended.code, int) else 1
+        else:
+            raise AssertionError("expected a command that ends with an exit code, got one that returned")
+    return Answer(code, out.getvalue(), err.getvalue())

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flows import engine
-from tests.flows.command import Answer, theodolite
+from tests.flows.command import Answer, theodolite, theodolite_here
 
 
 @pytest.fixture(scope="session")
@@ -20,12 +20,28 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def call(home: Path, tmp_path: Path) -> Callable[..., Answer]:
-    """Call `theodolite` in an empty folder."""
+    """Call `theodolite` in an empty folder, in a process of its own."""
 
     def call_it(*arguments: str, timeout: float = 240) -> Answer:
         return theodolite(*arguments, home=home, cwd=tmp_path, timeout=timeout)
 
     return call_it
+
+
+@pytest.fixture
+def call_here(tmp_path: Path) -> Callable[..., Answer]:
+    """Call `theodolite` in an empty folder, in this process; commands that run a flow need `prefect_here` too."""
+
+    def call_it(*arguments: str) -> Answer:
+        return theodolite_here(*arguments, cwd=tmp_path)
+
+    return call_it
+
+
+@pytest.fixture
+def call_flow(prefect_here: None, call_here: Callable[..., Answer]) -> Callable[..., Answer]:
+    """Call a command that runs a flow, in this process and on this worker's Prefect server."""
+    return call_here
 
 
 @pytest.fixture(scope="session")

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.flows.command import ROOT, THEODOLITE, Answer, environment
+from tests.flows.command import ROOT, Answer, environment
 
 Call = Callable[..., Answer]
 COMMANDS = ("run", "plan", "capture", "stage", "train", "status", "verify", "sql", "query", "models")
@@ -58,23 +56,23 @@ def test_loads_nothing_heavy(arguments: list[str], home: Path, tmp_path: Path, f
     assert done.stdout.splitlines()[-1] == "loaded:"
 
 
-def test_help_names_every_command(call: Call) -> None:
-    told = call("--help").out
+def test_help_names_every_command(call_here: Call) -> None:
+    told = call_here("--help").out
     assert all(re.search(rf"\b{command}\b", told) for command in COMMANDS)
-    assert call().code == 2  # no command is wrong usage
+    assert call_here().code == 2  # no command is wrong usage
 
 
-def test_docs_name_every_command_and_option(call: Call) -> None:
+def test_docs_name_every_command_and_option(call_here: Call) -> None:
     """docs/running.md is a contract: what help offers, it explains."""
     text = (ROOT / "docs" / "running.md").read_text(encoding="utf-8")
     for command in COMMANDS:
         assert f"`theodolite {command}" in text, command
-        for option in re.findall(r"(--[a-z][a-z-]*)", call(command, "--help").out):
+        for option in re.findall(r"(--[a-z][a-z-]*)", call_here(command, "--help").out):
             assert f"`{option}" in text or option == "--help", (command, option)
 
 
-def test_models_lists_families(call: Call) -> None:
-    answer = call("models", "--json")
+def test_models_lists_families(call_here: Call) -> None:
+    answer = call_here("models", "--json")
     known = {family["model_type"] for family in answer.content["models"]}
     assert {"llama", "gpt_neox", "gpt2", "falcon", "bert"} <= known
     ways = {family["model_type"]: family["way"] for family in answer.content["models"]}
@@ -85,24 +83,24 @@ def test_models_lists_families(call: Call) -> None:
     assert "gpt_neox" in answer.err  # the table goes beside the object
 
 
-def test_plan_tells_sizes_and_writes_nothing(call: Call, fixtures: Path, tmp_path: Path) -> None:
+def test_plan_tells_sizes_and_writes_nothing(call_here: Call, fixtures: Path, tmp_path: Path) -> None:
     model = str(fixtures / "models" / "stories260K")
-    answer = call("plan", "--model", model, "--max-documents", "3", "--window", "64", "--json")
+    answer = call_here("plan", "--model", model, "--max-documents", "3", "--window", "64", "--json")
     planned = answer.content["plan"]
     assert (planned["n_docs"], planned["window"], planned["fits"]) == (3, 64, True)
     assert planned["attention_bytes"]["stored"] == 5 * 8 * 4 * sum([64 * 65 // 2] * 3)
     assert not list((tmp_path / "runs").rglob("*.json"))
 
 
-def test_plan_shows_both_ways_to_keep_attention(call: Call) -> None:
+def test_plan_shows_both_ways_to_keep_attention(call_here: Call) -> None:
     options = ("--max-documents", "1", "--window", "128")
-    answer = call("plan", *options, "--layers", "0-2", "--attention", "stored", "--json")
+    answer = call_here("plan", *options, "--layers", "0-2", "--attention", "stored", "--json")
     assert answer.content["plan"]["attention_bytes"] == {
         "stored": 3 * 8 * 4 * 128 * 129 // 2,
         "rebuilt": 3 * 8 * 4 * 128 * 2 * 16,
     }
     assert "attention stored: stored 793 KB, rebuilt 393 KB before compression; --attention rebuilt is" in answer.err
-    answer = call("plan", *options, "--keep", "value")  # auto
+    answer = call_here("plan", *options, "--keep", "value")  # auto
     assert "attention rebuilt: stored 1.59 MB, rebuilt 786 KB before compression" in answer.out
     assert "is the smaller" not in answer.out and "residual" not in answer.out
 
@@ -187,73 +185,59 @@ def test_plan_shows_both_ways_to_keep_attention(call: Call) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
-def test_refusals(arguments: list[str], code: int, message: str, call: Call) -> None:
+def test_refusals(arguments: list[str], code: int, message: str, call_here: Call) -> None:
     """Every wrong use: its exit code, what it says, the same in the object, and never a traceback."""
-    answer = call(*arguments, "--json")
+    answer = call_here(*arguments, "--json")
     assert (answer.code, message in answer.err) == (code, True), answer.err
     assert "Traceback" not in answer.err
     assert answer.content["exit"] == code
     assert message in answer.content["error"]["message"]
 
 
-def test_refusal_states_its_parts(call: Call) -> None:
-    error = call("run", "--stages", "contribution", "--json").content["error"]
+def test_refusal_states_its_parts(call_here: Call) -> None:
+    error = call_here("run", "--stages", "contribution", "--json").content["error"]
     assert (error["kind"], error["expected"], error["got"]) == ("UnknownName", "the name of a stage", "'contribution'")
     assert error["remedy"] == "Did you mean 'contributions'?"
 
 
-def test_verbose_adds_the_traceback(call: Call) -> None:
-    assert "Traceback" in call("run", "--stages", "contribution", "--verbose").err
+def test_verbose_adds_the_traceback(call_here: Call) -> None:
+    assert "Traceback" in call_here("run", "--stages", "contribution", "--verbose").err
 
 
-def test_sql_may_begin_with_a_comment(call: Call) -> None:
-    answer = call("sql", "-- one = two\nselect 1 as a, 2 as a", "--runs", ".", "--json")
+def test_sql_may_begin_with_a_comment(call_here: Call) -> None:
+    answer = call_here("sql", "-- one = two\nselect 1 as a, 2 as a", "--runs", ".", "--json")
     assert answer.code == 0, answer.err
     assert (answer.content["columns"], answer.content["rows"]) == (["a", "a_1"], [{"a": 1, "a_1": 2}])
     assert re.search(r"a +a_1\n", answer.err)  # as people are shown it
 
 
-def test_query_without_a_name_lists_questions(call: Call) -> None:
+def test_query_without_a_name_lists_questions(call_here: Call) -> None:
     """One line each in a pipe, with the question alone and no padding."""
-    lines = call("query").out.splitlines()
+    lines = call_here("query").out.splitlines()
     listed = {line.split()[0]: line.split(maxsplit=1)[1] for line in lines[: lines.index("")]}
     assert listed["convexity"] == "Is the output norm convex in the sink rate?"
-    assert set(listed) == {query["name"] for query in call("query", "--json").content["queries"]}
+    assert set(listed) == {query["name"] for query in call_here("query", "--json").content["queries"]}
     assert all(question.endswith("?") and question.count("?") == 1 for question in listed.values())
     assert lines == [line.rstrip() for line in lines]
 
 
-def test_query_help_tells_the_parameters_with_their_defaults(call: Call) -> None:
-    answer = call("query", "dissociation", "help", "--json")
+def test_query_help_tells_the_parameters_with_their_defaults(call_here: Call) -> None:
+    answer = call_here("query", "dissociation", "help", "--json")
     assert answer.code == 0, answer.err
     told = answer.content["query"]
     assert told["grain"].startswith("one row per (capture, protocol") and told["grain"] in answer.err
     assert told["summary"] in answer.err
     assert re.search(r"^pair_noise=shared +varchar: how the sentences of a minimal pair", answer.err, re.MULTILINE)
     assert {"name": "resamples", "type": "integer", "default": 2000}.items() <= told["parameters"][-1].items()
-    assert "got 'disociation'. Did you mean 'dissociation'?" in call("query", "disociation", "help").err
-
-
-def _await_work(pid: int) -> None:
-    """Until a process has worked for longer than it takes to begin, which on a busy machine may be a while."""
-    stat, ticks = Path(f"/proc/{pid}/stat"), os.sysconf("SC_CLK_TCK")
-    for _ in range(600):
-        time.sleep(0.1)
-        if not stat.exists():  # nothing like it on this system
-            time.sleep(4)
-            return
-        if sum(map(int, stat.read_text().split()[13:15])) >= 5 * ticks:
-            return
-    raise AssertionError("expected a process at work, got one that has hardly begun")
+    assert "got 'disociation'. Did you mean 'dissociation'?" in call_here("query", "disociation", "help").err
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals end a process there")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_in_duckdb(number: signal.Signals, home: Path, tmp_path: Path) -> None:
     """One clear line and exit code 3, as everywhere, also while DuckDB works."""
-    endless = "select max(a.range * b.range % 7) from range(10000000) as a, range(10000000) as b"
     started = subprocess.Popen(
-        [*THEODOLITE, "sql", endless, "--runs", ".", "--json"],
+        [sys.executable, "-P", "-m", "tests.flows.endless"],
         env=environment(home),
         cwd=tmp_path,
         stdout=subprocess.PIPE,
@@ -261,7 +245,7 @@ def test_interrupted_in_duckdb(number: signal.Signals, home: Path, tmp_path: Pat
         text=True,
     )
     try:
-        _await_work(started.pid)
+        assert started.stdout is not None and started.stdout.readline() == "begun\n", started.communicate()
         started.send_signal(number)
         out, err = started.communicate(timeout=60)
     finally:
@@ -271,7 +255,7 @@ def test_interrupted_in_duckdb(number: signal.Signals, home: Path, tmp_path: Pat
     assert (content["exit"], content["error"]["kind"]) == (3, "Interrupted")
 
 
-def test_plan_says_that_it_does_not_look_for_the_device(call: Call) -> None:
-    answer = call("plan", "--max-documents", "2", "--device", ABSENT)
+def test_plan_says_that_it_does_not_look_for_the_device(call_here: Call) -> None:
+    answer = call_here("plan", "--max-documents", "2", "--device", ABSENT)
     assert answer.code == 0, answer.err
     assert f"whether this machine has {ABSENT} is seen when the run starts" in answer.out

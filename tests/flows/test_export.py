@@ -86,9 +86,9 @@ def test_an_unwritable_place_is_told(ending: str) -> None:
         write_answer(ANSWER, f"/proc/answer{ending}")
 
 
-def test_the_command_writes_what_the_object_holds(call: Call, tmp_path: Path) -> None:
+def test_the_command_writes_what_the_object_holds(call_here: Call, tmp_path: Path) -> None:
     statement = "select range as n from range(150)"
-    answer = call("sql", statement, "--runs", ".", "--output", "rows.json", "--json")
+    answer = call_here("sql", statement, "--runs", ".", "--output", "rows.json", "--json")
     assert (answer.code, answer.content["output"]) == (0, str(tmp_path / "rows.json")), answer.err
     assert json.loads((tmp_path / "rows.json").read_text()) == answer.content["rows"]
     assert len(answer.content["rows"]) == 150 and "150 rows in rows.json" in answer.err

@@ -25,16 +25,15 @@ def test_stages_that_run_the_model_again_are_asked_for() -> None:
     assert not any(stages()[name].needs_model for name in by_default)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_masking_by_command(call: Call, tmp_path: Path) -> None:
+def test_masking_by_command(call: Call, call_flow: Call, tmp_path: Path) -> None:
     """A parameter that cannot be, the stage done, and the model exchanged behind its back."""
     made = captured(tmp_path)
     where = ("--runs", made.runs)
-    refused = call("stage", "masking", *where, "--set", "masking.draws=0", "--json")
+    refused = call_flow("stage", "masking", *where, "--set", "masking.draws=0", "--json")
     assert refused.code == 2 and "from 1 to 1,000 draws, got 0, in masking.draws" in refused.err
 
-    done = call("stage", "masking", *where, *SMALL, "--json")
+    done = call_flow("stage", "masking", *where, *SMALL, "--json")
     assert done.code == 0, done.err
     assert done.content["work"] == [{"name": "masking", "shards": 1, "reused": 0}]
     assert done.content["tables"]["masking"] == 3 * 4 * 2 * 2  # documents, scopes, directions, scores

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import signal
 import sys
@@ -16,6 +17,7 @@ import pytest
 from storage.errors import CaptureCheckError, IncompleteRun, StorageFull, UsageError
 from storage.warehouse import run_sql
 from tasks.progress import Progress, emit, listening
+from tests.flows.endless import endless_query
 
 pytestmark = pytest.mark.usefixtures("prefect_here")
 
@@ -82,18 +84,19 @@ def test_what_every_shard_would_meet_stops_all(error: Exception) -> None:
 
 
 def test_workers_run_at_once_and_never_more() -> None:
-    lock, now, most = threading.Lock(), 0, 0
+    three, lock, now, most = threading.Barrier(3), threading.Lock(), 0, 0
 
     def work(_shard: int) -> None:
         nonlocal now, most
         with lock:
             now += 1
             most = max(most, now)
-        time.sleep(0.1)
+        three.wait(60)  # no shard ends before three are under way
+        time.sleep(0.05)  # a fourth would be seen
         with lock:
             now -= 1
 
-    assert run(work, list(range(8)), workers=3) == {}
+    assert run(work, list(range(9)), workers=3) == {}
     assert most == 3
 
 
@@ -105,7 +108,7 @@ def test_interrupt_ends_what_is_under_way() -> None:
     def work(shard: int) -> None:
         begun.append(shard)
         signal.pthread_kill(main, signal.SIGINT)  # a signal wakes a thread that waits for a lock; a flag does not
-        for _ in range(200):
+        for _ in range(3000):  # a minute: main has heard the signal long before
             time.sleep(0.02)
             emit(Progress("capture", 1, "tokens"))
         ended.append(shard)
@@ -133,9 +136,9 @@ def test_interrupt_while_the_tables_are_checked(number: signal.Signals, monkeypa
 
     def endless(_runs: str, _captures: list[str]) -> Any:
         main = threading.main_thread().ident or 0
-        threading.Timer(0.3, lambda: signal.pthread_kill(main, number)).start()
         with duckdb.connect() as connection:
-            return run_sql(connection, "select max(a.range * b.range % 7) from range(10000000) a, range(10000000) b")
+            begun = functools.partial(signal.pthread_kill, main, number)
+            return run_sql(connection, endless_query(connection, begun))
 
     @flow(persist_result=False)
     def a_run() -> None:

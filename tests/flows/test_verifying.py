@@ -31,8 +31,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     return make(save_model(folder / "model"), [folder / "text.txt"], folder / "runs", window=40)
 
 
-def test_a_sample_is_run_again_and_told(made: Made, call: Call) -> None:
-    answer = call("verify", "--runs", made.runs, "--documents", "3", "--seed", "5", "--json")
+def test_a_sample_is_run_again_and_told(made: Made, call_here: Call) -> None:
+    answer = call_here("verify", "--runs", made.runs, "--documents", "3", "--seed", "5", "--json")
     assert answer.code == 0, answer.err
     sample = answer.content["verify"]["sample"]
     assert (len(sample["documents"]), sample["problems"], sample["note"]) == (3, [], "")
@@ -43,9 +43,9 @@ def test_a_sample_is_run_again_and_told(made: Made, call: Call) -> None:
     assert "run again through the plain model: documents " in answer.err
 
 
-def test_checks_without_rows_are_counted_apart(made: Made, call: Call) -> None:
+def test_checks_without_rows_are_counted_apart(made: Made, call_here: Call) -> None:
     """Of a capture alone most tables are empty: their checks hold nothing, and are listed only where all is asked."""
-    quiet = call("verify", "--runs", made.runs, "--documents", "0", "--json")
+    quiet = call_here("verify", "--runs", made.runs, "--documents", "0", "--json")
     checks = quiet.content["verify"]["checks"]
     held = [check for check in checks if check["rows_checked"]]
     assert 0 < len(held) < len(checks) and all(check["passed"] for check in checks)
@@ -53,17 +53,17 @@ def test_checks_without_rows_are_counted_apart(made: Made, call: Call) -> None:
     told = f"{len(held)} checks of {rows:,} rows hold; {len(checks) - len(held)} had nothing to check"
     assert told in quiet.err.splitlines()
     assert "masking_complete" not in quiet.err and re.search(r"^tokens_nll +holds", quiet.err, re.MULTILINE)
-    everything = call("verify", "--runs", made.runs, "--documents", "0", "--verbose").out
+    everything = call_here("verify", "--runs", made.runs, "--documents", "0", "--verbose").out
     assert re.search(r"^masking_complete +no rows", everything, re.MULTILINE) and told in everything
 
 
-def test_a_capture_is_told_apart_and_named_by_its_beginning(made: Made, call: Call) -> None:
-    status = call("status", "--runs", made.runs, "--capture", made.capture[:4])
+def test_a_capture_is_told_apart_and_named_by_its_beginning(made: Made, call_here: Call) -> None:
+    status = call_here("status", "--runs", made.runs, "--capture", made.capture[:4])
     assert status.code == 0, status.err
     name, what, *stages = status.out.splitlines()
     assert name == made.capture and re.search(r"over .*text\.txt, window 40, \d documents, attention \w+", what)
     assert [line.split()[2] for line in stages[1:]] == ["done"]
-    cost = call("query", "capture_cost", f"capture={made.capture[:4]}", "--runs", made.runs, "--json")
+    cost = call_here("query", "capture_cost", f"capture={made.capture[:4]}", "--runs", made.runs, "--json")
     assert [row["capture"] for row in cost.content["rows"]] == [made.capture]
 
 
@@ -97,28 +97,28 @@ def test_errors_beyond_tolerance_end_with_1(
     assert "documents 4; 1 errors beyond tolerance" in told
 
 
-def test_a_wrong_number_of_documents_is_wrong_usage(call: Call) -> None:
-    answer = call("verify", "--documents", "-1", "--json")
+def test_a_wrong_number_of_documents_is_wrong_usage(call_here: Call) -> None:
+    answer = call_here("verify", "--documents", "-1", "--json")
     assert (answer.code, "--documents" in answer.err) == (2, True)
 
 
 @pytest.mark.parametrize("corpus", ["s3://bucket/texts", "hf:owner/name"])
-def test_corpora_whose_package_is_absent_are_wrong_usage(corpus: str, call: Call) -> None:
+def test_corpora_whose_package_is_absent_are_wrong_usage(corpus: str, call_here: Call) -> None:
     package = {"s3": "obstore", "hf": "datasets"}[corpus[:2]]
     if importlib.util.find_spec(package) is not None:
         pytest.skip(f"the optional package {package} is installed")
-    answer = call("plan", "--corpus", corpus, "--json")
+    answer = call_here("plan", "--corpus", corpus, "--json")
     assert (answer.code, f"the package {package}" in answer.err) == (2, True), answer.err
 
 
-def test_what_is_not_captured_yet_is_told_and_ends_with_3(tmp_path: Path, call: Call) -> None:
+def test_what_is_not_captured_yet_is_told_and_ends_with_3(tmp_path: Path, call_here: Call) -> None:
     model, text, runs = save_model(tmp_path / "model"), tmp_path / "text.txt", str(tmp_path / "runs")
     text.write_text("A text of some lines,\nto be captured and verified.\n" * 6)
     settings = CaptureSettings(str(model), (str(text),), window=40, batch_tokens=80, shard_tokens=80)
     capture = prepare_capture(settings, runs)
     shards = len(shards_left(runs, capture))
     capture_shards(runs, capture, [0])
-    answer = call("verify", "--runs", runs, "--documents", "1", "--json")
+    answer = call_here("verify", "--runs", runs, "--documents", "1", "--json")
     assert answer.code == 3, answer.err
     assert answer.content["shards"] == {"total": shards, "left": shards - 1}
     assert f"1 of {shards} shards are captured: the command that captured goes on" in answer.err

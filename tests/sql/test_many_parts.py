@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import numpy as np
@@ -41,17 +40,9 @@ def many(runs: LocalFolder) -> LocalFolder:
 
 
 def test_five_thousand_parts_are_all_there(many: LocalFolder) -> None:
-    started = time.perf_counter()
     connection = connect(many, tables())
-    connected = time.perf_counter()
     counted = "select count(*) as n, count(cosine_drift_sink) as defined from semantic_drift"
     answer = run_sql(connection, f"{counted} where capture = 'many'").to_pylist()
-    answered = time.perf_counter()
     save_catalog(many, tables())
-    saved = time.perf_counter()
-    print(  # noqa: T201 - figures for a reader, not asserted: they depend on the machine
-        f"\n{PARTS} parts: connect {connected - started:.2f} s, query {answered - connected:.2f} s, "
-        f"save {saved - answered:.2f} s"
-    )
     assert answer == [{"n": PARTS, "defined": 0}]
     assert table_counts(many, tables())["semantic_drift"] == PARTS + 32

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -194,19 +193,17 @@ def test_a_lock_keeps_threads_apart_and_says_when_one_waits(fs: Filesystem) -> N
 
 def test_a_killed_process_frees_its_lock(fs: Filesystem) -> None:
     holder = (
-        "import sys, time; from storage.filesystem import open_runs\n"
-        "with open_runs(sys.argv[1]).lock('locks/a'): print('held', flush=True); time.sleep(60)"
+        "import sys; from storage.filesystem import open_runs\n"
+        "with open_runs(sys.argv[1]).lock('locks/a'): print('held', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(
-        [sys.executable, "-c", holder, fs.where], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", holder, fs.where], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
-        killer = threading.Timer(0.1, process.send_signal, [signal.SIGKILL])
         waited: list[bool] = []
-        with fs.lock("locks/a", lambda: (waited.append(True), killer.start())[0]):
+        with fs.lock("locks/a", lambda: (waited.append(True), process.kill())[0]):
             assert waited == [True]
-        killer.join()
 
 
 @pytest.mark.parametrize("create", [True, False])

@@ -29,35 +29,54 @@ def test_everything_is_written_in_order_in_one_other_thread(n: int, take_turns: 
 
 
 def test_two_groups_wait_at_most() -> None:
-    gate, encoded = threading.Event(), []
-    with pipeline(encoded.append, lambda _: gate.wait(), take_turns=False) as lines:
+    gate, two_groups, encoded = threading.Event(), threading.Event(), []
+
+    def encode(i: int) -> None:
+        encoded.append(i)
+        if len(encoded) == 2 * GATHERED:
+            two_groups.set()
+
+    with pipeline(encode, lambda _: gate.wait(), take_turns=False) as lines:
         for i in range(GATHERED):
             lines.put(1, i)
         blocked = threading.Thread(target=lambda: [lines.put(1, i) for i in range(2 * GATHERED)])
         blocked.start()
-        blocked.join(0.3)
+        assert two_groups.wait(60)
+        blocked.join(0.3)  # it would end at once if a third group were let in
         assert blocked.is_alive()
         assert len(encoded) == 2 * GATHERED
         gate.set()
-        blocked.join(10)
+        blocked.join(60)
         assert not blocked.is_alive()
     assert len(encoded) == 3 * GATHERED
 
 
 def test_taking_turns_the_caller_waits_for_the_encoders() -> None:
-    """Not so on an accelerator."""
     done: list[int] = []
 
     def encode(i: int) -> None:
-        time.sleep(0.05)
+        time.sleep(0.02)  # long enough that a caller who did not wait would be seen
         done.append(i)
 
-    for take_turns in (True, False):
-        done.clear()
-        with pipeline(encode, lambda _: None, take_turns) as lines:
-            for i in range(GATHERED):
-                lines.put(1, i)
-            assert (len(done) == GATHERED) == take_turns
+    with pipeline(encode, lambda _: None, take_turns=True) as lines:
+        for i in range(GATHERED):
+            lines.put(1, i)
+        assert len(done) == GATHERED
+
+
+def test_on_an_accelerator_the_caller_does_not_wait_for_the_encoders() -> None:
+    gate, done = threading.Event(), list[int]()
+
+    def encode(i: int) -> None:
+        gate.wait(60)
+        done.append(i)
+
+    with pipeline(encode, lambda _: None, take_turns=False) as lines:
+        for i in range(GATHERED):
+            lines.put(1, i)
+        assert done == []
+        gate.set()
+    assert len(done) == GATHERED
 
 
 def _fail(_: int) -> None:

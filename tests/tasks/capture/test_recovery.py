@@ -7,15 +7,18 @@ import json
 import random
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
+from tests.changes import WAITING
 from tests.conftest import ROOT
 
 TIMED = ("capture.json", "stage.json")
 """Records that say when; shard records carry how long. Everything else must be the same bytes."""
+
+CHANGES = 60
+"""A run is killed before one of so many changes that it makes; eight of these are less than a whole run makes."""
 
 
 @pytest.fixture(scope="module")
@@ -25,9 +28,10 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-def start(runs: Path, text: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tests.tasks.capture.worker", str(runs), str(text)]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def start(runs: Path, text: Path, *change: int) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tests.tasks.capture.worker", str(runs), str(text), *map(str, change)]
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
     assert process.stdout is not None
     assert process.stdout.readline().strip() == "ready", process.communicate()[1]
     return process
@@ -66,16 +70,15 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, text: Path) -> dict[st
 
 @pytest.mark.slow
 def test_killed_at_any_moment_ends_with_the_same_bytes(tmp_path: Path, text: Path, undisturbed: dict[str, str]) -> None:
-    moments, kills = random.Random(7), 0
+    """Killed before a change to the folder that was drawn: in the middle of a file, before a rename, between shards."""
+    drawn = random.Random(7)
     for _ in range(8):
-        process = start(tmp_path, text)
-        time.sleep(moments.uniform(0.1, 2.5))
-        if process.poll() is None:
-            process.kill()
-            kills += 1
+        process = start(tmp_path, text, drawn.randint(1, CHANGES))
+        assert process.stdout is not None
+        assert process.stdout.readline().strip() == WAITING, process.communicate()[1]
+        process.kill()
         process.communicate()
     finish(start(tmp_path, text))
-    assert kills >= 3
     assert contents(tmp_path) == undisturbed
 
 

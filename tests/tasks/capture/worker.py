@@ -1,8 +1,9 @@
 """A capture and a stage in a process of their own, for tests that kill it.
 
-Usage: `python -m tests.tasks.capture.worker RUNS TEXT`.
+Usage: `python -m tests.tasks.capture.worker RUNS TEXT [CHANGE]`.
 
-Prints `ready` when everything is imported and `done` at the end, so that a test can kill it where it matters.
+Prints `ready` when everything is imported and `done` at the end. With CHANGE it prints `waiting` before it makes that
+change (from 1) to the folder of runs, and waits there, so that a test can kill it where it matters.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from tasks.capture.plan import prepare_capture
 from tasks.capture.run import capture_shards, shards_left
 from tasks.capture.settings import CaptureSettings
 from tasks.stages.run import finish_stage, prepare_stage, run_stage_shards, stage_parts_left
+from tests.changes import Changes
 
 
 def settings(text: str) -> CaptureSettings:
@@ -39,5 +41,7 @@ def run(runs: str, text: str) -> str:
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     print("ready", flush=True)  # noqa: T201
+    if len(sys.argv) > 3:
+        Changes(sys.argv[1], int(sys.argv[3])).watch()
     run(sys.argv[1], sys.argv[2])
     print("done", flush=True)  # noqa: T201

@@ -30,7 +30,7 @@ def test_eigenvalues_are_those_of_the_whole_fields(scale: float | None) -> None:
     weights = None if scale is None else scale_filter(LAGS.lag, scale)
     expected, _ = oracle.spectrum(FIELDS, None if scale is None else lag_weights(scale))
     gram = products(U, weights=weights)
-    np.testing.assert_allclose(eigenvalues(gram / N), expected, atol=1e-7 * expected[0] * 1e-6)
+    np.testing.assert_allclose(eigenvalues(gram / N), expected, rtol=1e-10, atol=1e-13 * expected[0])
     halves = U[:13], U[13:]
     blocks = [[products(a, None if a is b else b, weights) for b in halves] for a in halves]
     np.testing.assert_allclose(np.block(blocks), gram, atol=1e-15)
