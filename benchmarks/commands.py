@@ -31,7 +31,7 @@ def call(folder: Path, *arguments: str) -> float:
     """Wall seconds of one call, in a folder and with a Prefect home of its own."""
     environment = {**os.environ, "PREFECT_HOME": str(folder / "prefect"), "PYTHONPATH": str(ROOT)}
     start = time.perf_counter()
-    command = [sys.executable, "-P", "-m", "flows.cli", *arguments]
+    command = [sys.executable, "-P", "-m", "flows", *arguments]
     subprocess.run(command, cwd=folder, env=environment, capture_output=True, check=True)
     return time.perf_counter() - start
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from flows.outcome import last_run
@@ -12,6 +13,7 @@ from storage.errors import ForeignStore, MissingPart, UnknownName
 from storage.filesystem import Filesystem, open_runs
 from storage.layout import Layout
 from storage.manifest import Manifest, list_captures
+from storage.numbers import counted
 from tasks.capture.finish import CAPTURE
 from tasks.capture.folder import CaptureFolder
 from tasks.stages.registry import stages
@@ -52,6 +54,16 @@ def pick_capture(runs: str, capture: str | None) -> str:
     return known[0] if len(known) == 1 else max(known, key=lambda name: _asked(fs, name))
 
 
+def nothing_captured(runs: str) -> str:
+    """What to print of a folder of runs without a capture: which folder, and which one nearby has captures."""
+    fs, here = open_runs(runs), Path(runs).absolute()
+    nearby = [here.parent, *(here / child for child in fs.children(""))]
+    having = [str(place) for place in nearby if place.is_dir() and list_captures(open_runs(str(place)))]
+    if having:
+        return f"Nothing is captured in {fs.where}. Did you mean --runs {having[0]}?"
+    return f"Nothing is captured in {fs.where}. `theodolite run` captures and measures; --runs names another folder."
+
+
 def _named(fs: Filesystem, known: Sequence[str], capture: str) -> str:
     begin_so = [name for name in known if capture and name.startswith(capture)]
     if capture in known or len(begin_so) == 1:
@@ -72,7 +84,7 @@ def described(runs: str, capture: str) -> str:
     chosen = record["settings"]
     usual = {"dtype": "float32", "store_dtype": "float32", "stride": chosen.get("window"), **dict.fromkeys(_CHOSEN)}
     told = [f"{chosen.get('model')} over {', '.join(chosen.get('corpus') or ())}", f"window {chosen.get('window')}"]
-    told += [f"{len(record['lengths']):,} documents", f"attention {chosen.get('attention')}"]
+    told += [counted(len(record["lengths"]), "document"), f"attention {chosen.get('attention')}"]
     told += [f"{name} {chosen[name]}" for name, value in usual.items() if chosen.get(name, value) != value]
     return ", ".join(told)
 

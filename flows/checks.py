@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from storage.errors import TheodoliteError
 from storage.filesystem import open_runs
+from storage.numbers import counted
 from storage.warehouse import CheckResult, connect, run_checks
 from tasks.stages.registry import declared_checks, tables
 
@@ -28,7 +29,8 @@ def checks_told(results: Sequence[CheckResult]) -> str:
     held = [r for r in results if r.passed and r.rows_checked]
     broken = [r for r in results if not r.passed]
     idle = len(results) - len(held) - len(broken)
-    told = f"{len(held)} checks of {sum(r.rows_checked for r in held):,} rows hold"
+    hold = "holds" if len(held) == 1 else "hold"
+    told = f"{counted(len(held), 'check')} of {counted(sum(r.rows_checked for r in held), 'row')} {hold}"
     told += f"; {len(broken)} broken" if broken else ""
     return f"{told}; {idle} had nothing to check" if idle else told
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import sys
 from importlib.metadata import PackageNotFoundError, version
@@ -14,7 +15,7 @@ from flows.commands import inspect as asking
 from flows.commands import query as questions
 from flows.commands import run as working
 from flows.commands import train as training
-from flows.console import usage_error
+from flows.console import Output, usage_error
 
 app = typer.Typer(
     name="theodolite",
@@ -61,16 +62,18 @@ def theodolite(
 
 def main() -> None:
     """The command line: parse, call, and leave with the command's exit code. SIGTERM ends it as Ctrl-C does."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, signal.default_int_handler)
     try:
         code = app(standalone_mode=False)
-    except Exception as error:  # the commands tell their own errors: what arrives here is a line that did not parse
+    except KeyboardInterrupt:  # outside a command's body: before its options are parsed, or after its answer
+        code = Output("--json" in sys.argv).interrupted()
+    except Exception as error:  # the commands report their own errors: what arrives here is a line that did not parse
         if not hasattr(error, "exit_code"):
             raise
         code = usage_error(error, sys.argv[1:])
+    code = code if isinstance(code, int) else 0
+    for each in (signal.SIGINT, signal.SIGTERM):  # the answer is given: what is left is to close down
+        signal.signal(each, lambda _signal, _frame: os._exit(code))
     gc.freeze()  # else the interpreter, on its way out, looks through all of torch and Prefect for two seconds
-    sys.exit(code if isinstance(code, int) else 0)
-
-
-if __name__ == "__main__":
-    main()
+    sys.exit(code)

@@ -97,9 +97,17 @@ def stage_changes(changes: Iterable[str]) -> dict[str, dict[str, str]]:
         target, equals, value = change.partition("=")
         name, dot, parameter = target.strip().partition(".")
         if not (equals and dot and name and parameter):
-            raise UsageError("stage.parameter=value", got=f"'{change}'", where="--set")
+            raise UsageError("stage.parameter=value", got=f"'{change}'", where="--set", remedy=_full_name(change))
         found.setdefault(name, {})[parameter] = value.strip()
     return found
+
+
+def _full_name(change: str) -> str:
+    """What a change that names no stage was likely meant to be."""
+    parameter, _, value = change.partition("=")
+    having = [known.name for known in stages().values() if parameter.strip() in known.parameter_names()]
+    meant = " or ".join(f"--set {name}.{parameter.strip()}={value or 'VALUE'}" for name in having[:3])
+    return f"Did you mean {meant}?" if meant else "Such as --set contributions.edges=16; docs/running.md lists them."
 
 
 def chosen_stages(config: Config) -> tuple[str, ...]:

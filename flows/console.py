@@ -15,11 +15,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from storage.errors import TheodoliteError
+from storage.errors import INCOMPLETE, INTERRUPTED, TheodoliteError
 
-DONE, FAILED, USAGE, INCOMPLETE = 0, 1, 2, 3
+DONE, FAILED, USAGE = 0, 1, 2
 _WHOLE = 4000
-INTERRUPTED = "interrupted; the same command resumes"
 
 
 @dataclass
@@ -39,6 +38,11 @@ class Output:
     def say(self, text: str = "", *, style: str | None = None) -> None:
         """One line for a person, printed as it is: brackets are no markup."""
         self.people.print(text, style=style, markup=False)
+
+    def warn(self, text: str) -> None:
+        """One line about the answer, on standard error and in the JSON object's `notes`."""
+        self.errors.print(text, style="yellow", markup=False)
+        self.content.setdefault("notes", []).append(text)
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title: str | None = None) -> None:
         """A table for a person: numbers to the right, nothing cut off when the output is not a terminal."""
@@ -123,11 +127,20 @@ def answering(body: Callable[..., int | None]) -> Callable[..., None]:
             code = out.failed(error)
         except KeyboardInterrupt:
             code = out.interrupted()
-        except Exception as error:  # a fault of the program: all of it is told, and a program still gets its object
-            code = out.broken(error)
+        except Exception as error:
+            code = out.interrupted() if _from_interrupt(error) else out.broken(error)
         raise typer.Exit(code)
 
     return command
+
+
+def _from_interrupt(error: BaseException | None) -> bool:
+    """Whether an error was raised while an interrupt was handled, as by an import that Ctrl-C cut short."""
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def usage_error(error: Exception, arguments: Sequence[str]) -> int:

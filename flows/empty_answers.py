@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 from duckdb import DuckDBPyConnection
 
@@ -15,6 +16,7 @@ from storage.errors import TheodoliteError
 from storage.queries import fetch
 from tasks.stages.registry import stages, tables
 
+_SHOWN = 40
 _READ = re.compile(r"\b(?:from|join)\s+\"?(\w+)", re.IGNORECASE)
 
 
@@ -41,17 +43,23 @@ def place(runs: str) -> str:
     return "" if runs == RunSettings().runs else f" --runs {shlex.quote(runs)}"
 
 
-def no_rows_lines(connection: DuckDBPyConnection, text: str, runs: str, capture: str | None) -> list[str]:
-    """Why a statement has no rows, as far as the tables that it reads tell, and the commands that would fill them."""
+def no_rows_lines(connection: DuckDBPyConnection, text: str, runs: str, values: Mapping[str, Any]) -> list[str]:
+    """Why a statement has no rows, as far as the tables that it reads say, and the commands that would fill them.
+
+    values: the parameters of a named query that are not its defaults. Of a folder without captures nothing is said
+    here: the command says so of every statement.
+    """
+    capture = values.get("capture")
     if _is_empty(connection, "captures", None):
-        return [f"No rows: nothing is captured yet. `theodolite run{place(runs)}` captures and measures."]
+        return []
     empty: dict[str, list[str]] = {}
     for table in tables_read(text):
         stage = stage_of(table)
         if stage is not None and _is_empty(connection, table, capture):
             empty.setdefault(stage, []).append(table)
     if not empty:
-        return ["No rows: the tables are filled, but nothing in them fits what was asked."]
+        absent = [line for name in values for line in _absent_value(connection, text, name, values)]
+        return absent or ["No rows: the tables are filled, but no row meets the conditions."]
     of = "" if capture is None else f" --capture {capture}"
     return [_told(stage, names, f"theodolite stage {stage}{of}{place(runs)}") for stage, names in empty.items()]
 
@@ -59,6 +67,18 @@ def no_rows_lines(connection: DuckDBPyConnection, text: str, runs: str, capture:
 def _told(stage: str, names: Sequence[str], command: str) -> str:
     are = "is empty" if len(names) == 1 else "are empty"
     return f"No rows: {', '.join(names)} {are}, filled by the stage {stage}: {command}"
+
+
+def _absent_value(connection: DuckDBPyConnection, text: str, name: str, values: Mapping[str, Any]) -> Iterator[str]:
+    """One line where a parameter names a value of a column that the table does not have: which values it has."""
+    having = [table for table in tables_read(text) if name in tables()[table].schema.names and name != "capture"]
+    for table in having[:1]:
+        asked = f"select distinct {name} as value from {table} where $capture::varchar is null or capture = $capture"
+        found = fetch(connection, f"{asked} order by value", {"capture": values.get("capture")})["value"].to_pylist()
+        known = [str(value) for value in found if value is not None]
+        if str(values[name]) not in known:
+            shown = ", ".join(known[:_SHOWN]) + (" …" if len(known) > _SHOWN else "")
+            yield f"No rows: {table} has no {name} {values[name]}; it has {shown or 'none'}."
 
 
 def _is_empty(connection: DuckDBPyConnection, table: str, capture: str | None) -> bool:

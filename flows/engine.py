@@ -30,6 +30,7 @@ _QUIET = {
     "TRANSFORMERS_VERBOSITY": "error",
     "TOKENIZERS_PARALLELISM": "false",
 }
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _STOP_S = 6
 _server: LocalServer | None = None
 
@@ -54,9 +55,14 @@ def use_all_cores() -> None:
 
 
 def set_environment(*, verbose: bool) -> None:
-    """Keep Prefect and transformers quiet and off the network; what the user set stays. Before either is imported."""
+    """Keep Prefect and transformers quiet and off the network; what the user set stays. Before either is imported.
+
+    A proxy that the environment names is not used for addresses of this machine's own.
+    """
     for name, value in (_OFFLINE if verbose else _OFFLINE | _QUIET).items():
         os.environ.setdefault(name, value)
+    for name in ("NO_PROXY", "no_proxy"):  # a proxy cannot reach what listens on this machine's loopback
+        os.environ[name] = ",".join(filter(None, [os.environ.get(name, ""), *_LOOPBACK]))
 
 
 class LocalServer:

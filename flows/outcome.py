@@ -10,6 +10,7 @@ from typing import Any
 from storage.errors import MissingPart
 from storage.filesystem import open_runs
 from storage.layout import Layout
+from storage.numbers import counted
 from storage.warehouse import CheckResult, save_catalog
 from tasks.stages.registry import tables
 
@@ -25,8 +26,8 @@ class StageDone:
     def told(self) -> str:
         """'capture: 12 of 12 shards reused', or what was done."""
         if self.reused:
-            return f"{self.name}: {self.reused} of {self.shards} shards reused"
-        return f"{self.name}: {self.shards} shards done"
+            return f"{self.name}: {self.reused:,} of {counted(self.shards, 'shard')} reused"
+        return f"{self.name}: {counted(self.shards, 'shard')} done"
 
 
 @dataclass(frozen=True)

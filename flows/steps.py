@@ -179,8 +179,8 @@ def finish_or_raise(
     named = ", ".join(str(s) for s in sorted(failures)[:8]) + (" …" if len(failures) > 8 else "")
     kind = "" if isinstance(first, TheodoliteError) else f"{type(first).__name__}: "
     raise IncompleteRun(
-        f"all {total} shards of {what}",
-        got=f"{len(failures)} failed ({named}); shard {shard}: {kind}{first}",
+        f"every shard of {what}",
+        got=f"{len(failures)} of {total} failed ({named}); shard {shard}: {kind}{first}",
         where=f"capture {capture}",
         remedy=RESUME,
     ) from first

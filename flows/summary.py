@@ -16,6 +16,7 @@ from flows.empty_answers import place
 from flows.outcome import Outcome
 from storage.filesystem import open_runs
 from storage.layout import WAREHOUSE, Layout
+from storage.numbers import counted
 from storage.warehouse import CheckResult, connect, query, run_sql
 from tasks.stages.registry import stages, tables
 
@@ -25,8 +26,9 @@ _SUMS = ("contribution_rows_sum_intra", "contribution_rows_sum_inter")
 _LEADING = (
     "select token, count(*) as queries, avg(cw_intra) as weight from contribution_edges as e "
     "join tokens as t on t.capture = e.capture and t.doc = e.doc and t.position = e.key "
-    "where rank = 1 group by token order by queries desc limit 10"
+    "where e.capture = '{capture}' and rank = 1 group by token order by queries desc limit 10"
 )
+"""The tokens that take the largest contribution of most queries, in one capture."""
 
 
 def tell_account(runs: str, outcome: Outcome, cap: int | None = None) -> None:
@@ -95,7 +97,8 @@ def _capture_lines(connection: DuckDBPyConnection, capture: str, cap: int | None
     loss = _loss(connection, capture)
     does = "reads both ways" if loss is None else f"predicts the text with {loss:.3f} nats per token"
     yield (
-        f"{row['model']} {does} ({row['n_docs']:,} documents{capped(row['n_docs'], cap)}, {row['n_tokens']:,} tokens)."
+        f"{row['model']} {does} ({counted(row['n_docs'], 'document')}{capped(row['n_docs'], cap)}, "
+        f"{row['n_tokens']:,} tokens)."
     )
     yield (
         f"The shards took {row['seconds']:.1f} s to capture ({row['tokens_per_second']:,.0f} tokens/s, loading aside) "
@@ -135,7 +138,7 @@ def tell_next(runs: str, capture: str) -> None:
     """Three commands that show more of it, of what is done in this capture."""
     out = output()
     done = {s.stage for s in standings(runs, [capture]) if s.status == "done"}
-    commands = [f"{command}{place(runs)}" for command in next_commands(done)]
+    commands = [f"{command}{place(runs)}" for command in next_commands(done, capture)]
     out.say()
     out.say("Try next", style="bold")
     for command in commands:
@@ -143,11 +146,11 @@ def tell_next(runs: str, capture: str) -> None:
     out.add(next=commands)
 
 
-def next_commands(done: Collection[str]) -> list[str]:
-    """What to ask of these stages, those of a run first, and a stage that is not done; three at most."""
+def next_commands(done: Collection[str], capture: str) -> list[str]:
+    """At most three commands: what to query of these stages of a capture, and a stage that is not done."""
     asked = [f"theodolite query {s.query}" for s in stages().values() if s.name in done and s.query]
     if "contributions" in done:
-        asked.insert(1, f"theodolite sql {shlex.quote(_LEADING)}")
+        asked.insert(1, f"theodolite sql {shlex.quote(_LEADING.format(capture=capture))}")
         if "masking" not in done:
             more = "theodolite stage masking --set masking.scopes=entry --set masking.scores=raw,cw_intra"
             return [*asked[:2], more]

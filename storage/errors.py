@@ -15,8 +15,18 @@ AGAIN = "run the same command again"
 RESUME = f"What is done is kept; {AGAIN} to do the rest."
 """The remedy of a run in which some shards are missing."""
 
+INTERRUPTED = "interrupted; the same command resumes"
+"""What a command prints that Ctrl-C or SIGTERM ended."""
+
+INCOMPLETE = 3
+"""The exit code where some of the work is left for the same command to do."""
+
 VERIFY = "Run `theodolite verify`, then the same command again."
 """The remedy of a file that is damaged."""
+
+
+_NEAR = 0.6
+"""Below this share of common letters a suggestion misleads more often than it helps; then all names are listed."""
 
 
 class TheodoliteError(Exception):
@@ -58,9 +68,14 @@ class UnknownName(UsageError, LookupError):
     @classmethod
     def among(cls, kind: str, name: str, known: Iterable[str], *, where: str = "") -> UnknownName:
         choices = sorted(known)
-        near = get_close_matches(name, choices, n=1, cutoff=0.4)
-        remedy = f"Did you mean '{near[0]}'?" if near else f"Known: {', '.join(choices) or 'none'}."
+        near = nearest(name, choices)
+        remedy = f"Did you mean '{near}'?" if near else f"Known: {', '.join(choices) or 'none'}."
         return cls(f"the name of a {kind}", got=f"'{name}'", where=where, remedy=remedy)
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that one that is not known was likely meant to be; None where none is near."""
+    return next(iter(get_close_matches(name, list(known), n=1, cutoff=_NEAR)), None)
 
 
 class CorpusError(TheodoliteError, ValueError):
@@ -106,4 +121,4 @@ class StorageReadOnly(StoreError, PermissionError):
 class IncompleteRun(TheodoliteError, RuntimeError):
     """Some shards failed; the rest is kept and can be resumed."""
 
-    exit_code = 3
+    exit_code = INCOMPLETE

@@ -54,6 +54,11 @@ def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
     return found
 
 
+def counted(n: int, thing: str) -> str:
+    """A number of things in words: `1 shard`, `2 shards`, `9,600 rows`."""
+    return f"{n:,} {thing}" if n == 1 else f"{n:,} {thing}s"
+
+
 def tell_apart(values: Sequence[float], what: str, where: str) -> None:
     """UsageError unless the values differ, and stay above 0 and finite, in float32, as the tables hold them."""
     single = [_single(value) for value in values]

@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from flows import options as o
 from flows.capture_options import CaptureOptions, with_capture_options
-from flows.captures import Standing, described, pick_capture, standings
+from flows.captures import Standing, described, nothing_captured, pick_capture, standings
 from flows.checks import check_tables, checks_told
 from flows.config_file import configure
-from flows.console import FAILED, INCOMPLETE, answering, output, plain
+from flows.console import FAILED, answering, output, plain
 from flows.progress import display_for, shown_by, work
 from flows.session import add_place, runs_folder
 from flows.summary import capped
-from storage.errors import StoreError, UnknownName
+from storage.errors import INCOMPLETE, StoreError, UnknownName
 from storage.filesystem import open_runs
 from storage.manifest import list_captures
+from storage.numbers import counted
 from storage.warehouse import CheckResult
 from tasks.capture.kept import store_dtypes
 
@@ -46,13 +47,14 @@ def plan(
     left_out = ", ".join(f"{n:,} {why.replace('_', ' ')}" for why, n in planned.left_out.items() if n)
     out.say(f"{planned.capture}: {planned.model} ({planned.family})")
     cap = capped(planned.n_docs, chosen.capture.max_documents)
-    out.say(f"  {planned.n_docs:,} documents{cap}")
+    out.say(f"  {counted(planned.n_docs, 'document')}{cap}")
     out.say(f"  {planned.n_tokens:,} tokens, at most {planned.window:,} in a document")
     if left_out:
         out.say(f"  left out: {left_out}")
     out.say(
-        f"  {planned.shards:,} shards, {planned.flops / 1e12:,.3g} Tflop, batches of {planned.batch_tokens:,} tokens:"
-        f" {_size(planned.memory_peak_bytes)} of memory on {planned.device}{_of(planned.memory_bytes)}"
+        f"  {counted(planned.shards, 'shard')}, {planned.flops / 1e12:,.3g} Tflop, "
+        f"batches of {planned.batch_tokens:,} tokens: {_size(planned.memory_peak_bytes)} of memory "
+        f"on {planned.device}{_of(planned.memory_bytes)}"
     )
     kinds = ", ".join(f"{kind} {_size(n)}" for kind, n in planned.bytes_by_kind.items() if n)
     out.say(f"  {_size(planned.bytes_total)} before compression ({kinds}); {_size(planned.free_bytes)} are free")
@@ -83,6 +85,8 @@ def status(capture: o.Capture = None, runs: o.Runs = None, as_json: o.Json = Fal
         out.say(f"  {described(where, name)}")
         columns = ["stage", "key", "status", "shards", "reused in the last run"]
         out.table(columns, [_status_row(standing) for standing in found if standing.capture == name])
+    if not known:
+        out.say(nothing_captured(where))
     out.add(captures=known, status=[asdict(s) for s in found])
     if known:
         add_place(where, pick_capture(where, capture))
@@ -118,7 +122,7 @@ def verify(
             problems.append(f"the checks could not be done: {error}")
     for problem in problems:
         out.say(problem, style="red")
-    out.say(f"{chosen}: {parts} parts read again, {len(problems)} problems")
+    out.say(f"{chosen}: {counted(parts, 'part')} read again, {counted(len(problems), 'problem')}")
     broken = _report_checks(checks, verbose=verbose)
     rerun = _report_sample(where, chosen, documents, seed or 0) if not problems else None
     with suppress(StoreError):  # a damaged record, which is among the problems: the tables cannot be counted
@@ -140,7 +144,7 @@ def _report_shards_left(where: str, capture: str) -> bool:
         out.add(shards={"total": prepared.n_shards, "left": left})
         if left:
             done = prepared.n_shards - left
-            out.say(f"{done:,} of {prepared.n_shards:,} shards are captured: the command that captured goes on")
+            out.say(f"{done:,} of {counted(prepared.n_shards, 'shard')} captured: the command that captured goes on")
         return left > 0
     return False
 
@@ -186,7 +190,8 @@ def _report_sample(where: str, capture: str, documents: int, seed: int) -> Rerun
         out.say(rerun.note)
     else:
         which = ", ".join(map(str, rerun.documents))
-        out.say(f"run again through the plain model: documents {which}; {len(rerun.problems)} errors beyond tolerance")
+        errors = counted(len(rerun.problems), "error")
+        out.say(f"run again through the plain model: documents {which}; {errors} beyond tolerance")
     return rerun
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,7 +14,7 @@ import typer
 import sql as files
 from flows import options as o
 from flows.answer_layout import listing, tell_answer
-from flows.captures import pick_capture
+from flows.captures import nothing_captured, pick_capture
 from flows.console import answering, output, plain
 from flows.empty_answers import no_rows_lines
 from flows.export import check_output, write_answer
@@ -21,6 +22,7 @@ from flows.session import add_place, runs_folder
 from storage.errors import UsageError
 from storage.filesystem import open_runs
 from storage.manifest import list_captures
+from storage.numbers import counted
 from storage.warehouse import connect, list_queries, query, query_info, run_sql
 from tasks.stages.registry import tables
 
@@ -65,10 +67,10 @@ def query_(
     text, where = files.read("queries", query_info(name).name).text, runs_folder(runs)
     capture = values.get("capture", "null")
     if capture.lower() == "null":
-        _answer(where, lambda connection: query(connection, name, values), text, output_file)
+        values.pop("capture", None)
     else:
         values["capture"] = pick_capture(where, capture)
-        _answer(where, lambda connection: query(connection, name, values), text, output_file, values["capture"])
+    _answer(where, lambda connection: query(connection, name, values), text, output_file, values)
 
 
 def _parameter(text: str) -> tuple[str, str]:
@@ -103,20 +105,21 @@ def _default(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _answer(where: str, ask: Any, text: str, output_file: str | None, capture: str | None = None) -> None:
-    """Ask, and tell or write the answer; `text` is the SQL that is asked, for what it reads."""
+def _answer(where: str, ask: Any, text: str, output_file: str | None, values: Mapping[str, Any] | None = None) -> None:
+    """Run a statement, and print or write the answer; `text` is its SQL, and `values` the query's parameters."""
+    capture = (values or {}).get("capture")
     if output_file is not None:
         check_output(output_file)
     fs, out = open_runs(where), output()
     connection = connect(fs, tables())
     try:
         answer = ask(connection)
-        why_none = [] if answer.num_rows else no_rows_lines(connection, text, where, capture)
+        why_none = [] if answer.num_rows else no_rows_lines(connection, text, where, values or {})
     finally:
         connection.close()
     if output_file is not None:
         write_answer(answer, output_file)
-        out.say(f"{answer.num_rows:,} rows in {output_file}")
+        out.say(f"{counted(answer.num_rows, 'row')} in {output_file}")
         out.add(output=str(Path(output_file).absolute()))
     else:
         _tell_rows(answer)
@@ -124,6 +127,8 @@ def _answer(where: str, ask: Any, text: str, output_file: str | None, capture: s
         out.say(line)
     if list_captures(fs):
         add_place(where, pick_capture(where, capture))
+    else:
+        out.warn(nothing_captured(where))
     out.add(columns=answer.column_names, rows=plain(answer.to_pylist()))
 
 

@@ -91,7 +91,12 @@ class CaptureSettings(BaseModel):
     )
     max_documents: Annotated[
         StrictInt | None,
-        Option(least=1, unset="all (`0`); 48 for `run` and `plan` without CONFIG", example=48),
+        Option(
+            least=1,
+            expected="a number of documents, or 0 for all",
+            unset="all (`0`); 48 for `run` and `plan` without CONFIG",
+            example=48,
+        ),
     ] = Field(None, description="At most so many documents")
     deduplicate: Annotated[StrictBool, Option()] = Field(
         False, description="Leave out a document whose token ids came before"

@@ -6,11 +6,10 @@ import glob
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path, PurePath, PurePosixPath
 from typing import BinaryIO
 
-from storage.errors import CorpusError, UsageError
+from storage.errors import CorpusError, UsageError, nearest
 from tasks.corpora import hub, objects
 from tasks.corpora.folders import matching, walk
 from tasks.corpora.hub import HubDataset
@@ -156,8 +155,8 @@ def _absent(place: Path) -> CorpusError:
     beside = sorted(p.name for p in place.parent.iterdir()) if place.parent.is_dir() else None
     if beside is None:
         remedy = f"The folder {place.parent} is not there either."
-    elif near := get_close_matches(place.name, beside, n=1, cutoff=0.4):
-        remedy = f"Did you mean '{near[0]}'?"
+    elif near := nearest(place.name, beside):
+        remedy = f"Did you mean '{near}'?"
     else:
         remedy = f"Nothing in {place.parent} has a name like it."
     return CorpusError(f"a file, a folder, a pattern or '{PYTHON_TOPICS}'", got=f"'{place}', not there", remedy=remedy)

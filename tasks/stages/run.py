@@ -129,8 +129,8 @@ def _incomplete(prepared: CaptureFolder, name: str, phase: str, left: Sequence[i
     of = "the survey of " if phase == SURVEY else ""
     named = f"{', '.join(map(str, left[:8]))}{' …' if len(left) > 8 else ''}"
     return IncompleteRun(
-        f"{of}all {prepared.n_shards} shards of stage {name}",
-        got=f"{len(left)} missing (shards {named})" if left else "its parts, not combined",
+        f"{of}every shard of stage {name}",
+        got=f"{len(left)} of {prepared.n_shards} missing ({named})" if left else "its parts, not combined",
         where=f"capture {prepared.layout.capture}",
         remedy=RESUME,
     )

@@ -16,7 +16,7 @@ from unittest.mock import patch
 from flows.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
-THEODOLITE = (sys.executable, "-P", "-m", "flows.cli")
+THEODOLITE = (sys.executable, "-P", "-m", "flows")
 
 
 def environment(home: Path) -> dict[str, str]:

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from storage.filesystem import open_runs
 from tests.flows.command import ROOT, Answer, environment
+from tests.sql.made_up_runs import MadeUp
 
 Call = Callable[..., Answer]
 COMMANDS = ("run", "plan", "capture", "stage", "train", "status", "verify", "sql", "query", "models")
@@ -171,7 +173,7 @@ def test_plan_shows_both_ways_to_keep_attention(call_here: Call) -> None:
         (["train", f"{__file__}/sub"], 2, f"expected a folder, got a file, in {__file__}. Name another folder."),
         (["run", "--runs", f"{__file__}/sub"], 2, f"expected a folder, got a file, in {__file__}. Name another"),
         (["run", "--seed", "-1"], 2, "--seed"),
-        (["run", "--set", f"contributions.edges={'9' * 20}"], 2, "expected an integer of at most 65,536, got 9999"),
+        (["run", "--set", f"contributions.edges={'9' * 20}"], 2, "expected edges from 1 to 65,536, got 9999"),
         (
             ["plan", "--runs", f"{__file__}/sub"],
             2,
@@ -192,6 +194,19 @@ def test_refusals(arguments: list[str], code: int, message: str, call_here: Call
     assert "Traceback" not in answer.err
     assert answer.content["exit"] == code
     assert message in answer.content["error"]["message"]
+
+
+def test_a_folder_without_captures_is_named_by_whatever_reads_it(call_here: Call, tmp_path: Path) -> None:
+    """status printed nothing, SQL answered 0, and a query advised to start a second folder of runs."""
+    for arguments in (["status"], ["sql", "select count(*) as n from documents"], ["query", "convexity"]):
+        answer = call_here(*arguments, "--runs", ".", "--json")
+        assert answer.code == 0 and f"Nothing is captured in {tmp_path}." in answer.err, arguments
+
+
+def test_a_value_that_no_row_has_is_answered_with_those_there_are(tmp_path: Path, call_here: Call) -> None:
+    MadeUp(open_runs(str(tmp_path), create=True), "alpha").publish()
+    answer = call_here("query", "convexity", "layer=99", "--runs", ".")
+    assert "No rows: sink_fit has no layer 99; it has 0, 1." in answer.out
 
 
 def test_refusal_states_its_parts(call_here: Call) -> None:
@@ -230,6 +245,43 @@ def test_query_help_tells_the_parameters_with_their_defaults(call_here: Call) ->
     assert re.search(r"^pair_noise=shared +varchar: how the sentences of a minimal pair", answer.err, re.MULTILINE)
     assert {"name": "resamples", "type": "integer", "default": 2000}.items() <= told["parameters"][-1].items()
     assert "got 'disociation'. Did you mean 'dissociation'?" in call_here("query", "disociation", "help").err
+
+
+AT_IMPORT = """
+import os, sys
+seen = 0
+def watch(event, arguments):
+    global seen
+    if event == "import":
+        seen += 1
+        if seen == {moment}:
+            os.kill(os.getpid(), {number})
+sys.argv = ["theodolite", "status", "--runs", ".", "--json"]
+from flows.__main__ import main
+sys.addaudithook(watch)
+try:
+    main()
+finally:
+    sys.stderr.write(f"imports {{seen}}\\n")
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_while_it_loads(number: int, tmp_path: Path, home: Path) -> None:
+    """Before there is a command there is its answer all the same: exit code 3, one line, one object."""
+
+    def start(moment: int) -> subprocess.CompletedProcess[str]:
+        code = AT_IMPORT.format(moment=moment, number=int(number))
+        command = [sys.executable, "-P", "-c", code]
+        env = {**environment(home), "PYTHONPATH": str(ROOT)}
+        return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+
+    imports = int(start(0).stderr.splitlines()[-1].split()[1])
+    for moment in (1, imports // 3, 2 * imports // 3, imports):
+        done = start(moment)
+        assert (done.returncode, "Traceback" in done.stderr) == (3, False), (moment, done.stderr)
+        assert "interrupted; the same command resumes" in done.stderr
+        assert json.loads(done.stdout.splitlines()[-1])["exit"] == 3
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals end a process there")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.captures import described, pick_capture
+from flows.captures import described, nothing_captured, pick_capture
 from storage.errors import UnknownName
 from storage.filesystem import open_runs
 from storage.layout import Layout
@@ -46,6 +46,15 @@ def test_a_damaged_record_stops_nothing(runs: str) -> None:
     fs.write_bytes(Layout("c").capture_record, b"{")
     assert pick_capture(runs, None) == "a"
     assert pick_capture(runs, "c") == "c"
+
+
+def test_a_folder_without_captures_names_the_one_nearby(runs: str, tmp_path: Path) -> None:
+    """The folder of a capture, or the one above the folder of runs, are the usual mistakes."""
+    assert nothing_captured(f"{runs}/a") == f"Nothing is captured in {runs}/a. Did you mean --runs {runs}?"
+    above = nothing_captured(str(Path(runs).parent))
+    assert above.startswith(f"Nothing is captured in {Path(runs).parent}. Did you mean --runs {Path(runs).parent}/")
+    (tmp_path / "empty" / "below").mkdir(parents=True)
+    assert nothing_captured(str(tmp_path / "empty" / "below")).endswith("--runs names another folder.")
 
 
 @pytest.fixture

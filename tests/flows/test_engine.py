@@ -7,6 +7,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from flows import engine
@@ -90,6 +91,22 @@ def test_what_the_user_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL" not in os.environ
     engine.set_environment(verbose=False)
     assert os.environ["PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"] == "CRITICAL"
+
+
+def test_a_proxy_of_the_environment_is_not_asked_for_the_own_server(
+    servers: list[LocalServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.setenv(name, "example.org")
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")  # nothing listens there
+    servers.append(LocalServer())
+    servers[0].wait()
+    with pytest.raises(OSError, match="refused"):
+        answers(servers[0])
+    engine.set_environment(verbose=True)
+    assert answers(servers[0]) and httpx.get(f"{servers[0].address}/health").status_code == 200
+    assert os.environ["NO_PROXY"].startswith("example.org,")
 
 
 def test_workers_never_exceed_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:

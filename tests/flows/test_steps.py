@@ -169,7 +169,7 @@ def test_some_failed_is_incomplete_and_names_them() -> None:
     with pytest.raises(IncompleteRun) as caught:
         outcome({7: ValueError("late"), 2: CaptureCheckError("rows that sum to 1")}, 9, finish)
     assert str(caught.value) == (
-        "expected all 9 shards of the capture, got 2 failed (2, 7); shard 2: expected rows that sum to 1, "
+        "expected every shard of the capture, got 2 of 9 failed (2, 7); shard 2: expected rows that sum to 1, "
         "in capture c1. What is done is kept; run the same command again to do the rest."
     )
     assert caught.value.exit_code == 3

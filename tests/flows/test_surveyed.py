@@ -78,7 +78,7 @@ def test_a_shard_that_fails_is_told_before_any_replay(tmp_path: Path, monkeypatc
 
     with monkeypatch.context() as patch:
         patch.setattr(stage_life._StageWork, "surveyor", failing)
-        with pytest.raises(IncompleteRun, match=r"all 2 shards of the survey of stage pruning, got 1 failed \(1\)"):
+        with pytest.raises(IncompleteRun, match=r"every shard of the survey of stage pruning, got 1 of 2 failed \(1\)"):
             stage(made.runs)
     _, shown = stage(made.runs)
     assert shown == [("pruning: survey", 2, "documents", 2), ("pruning", 4, "documents", 4)]

@@ -121,4 +121,4 @@ def test_what_is_not_captured_yet_is_told_and_ends_with_3(tmp_path: Path, call_h
     answer = call_here("verify", "--runs", runs, "--documents", "1", "--json")
     assert answer.code == 3, answer.err
     assert answer.content["shards"] == {"total": shards, "left": shards - 1}
-    assert f"1 of {shards} shards are captured: the command that captured goes on" in answer.err
+    assert f"1 of {shards} shards captured: the command that captured goes on" in answer.err

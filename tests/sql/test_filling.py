@@ -34,26 +34,25 @@ def test_the_stage_that_would_fill_an_empty_table_is_named(tmp_path: Path) -> No
     MadeUp(runs, "alpha").capture()
     with connect(runs, tables()) as connection:
         assert query(connection, "probe_scores").num_rows == 0
-        assert no_rows_lines(connection, PROBES, "runs", None) == [
+        assert no_rows_lines(connection, PROBES, "runs", {}) == [
             "No rows: probes is empty, filled by the stage probes: theodolite stage probes"
         ]
-        told = no_rows_lines(connection, PROBES, "my runs", "alpha")
+        told = no_rows_lines(connection, PROBES, "my runs", {"capture": "alpha"})
     assert told[0].endswith("theodolite stage probes --capture alpha --runs 'my runs'")
 
 
 def test_filled_tables_are_not_blamed(warehouse: duckdb.DuckDBPyConnection) -> None:
     text = sql.read("queries", "convexity").text
     assert query(warehouse, "convexity", {"layer": 77}).num_rows == 0
-    assert no_rows_lines(warehouse, text, "runs", None) == [
-        "No rows: the tables are filled, but nothing in them fits what was asked."
+    assert no_rows_lines(warehouse, text, "runs", {}) == [
+        "No rows: the tables are filled, but no row meets the conditions."
     ]
+    assert no_rows_lines(warehouse, text, "runs", {"layer": 77}) == ["No rows: sink_fit has no layer 77; it has 0, 1."]
 
 
-def test_where_nothing_is_captured_that_comes_first(tmp_path: Path) -> None:
+def test_where_nothing_is_captured_the_command_says_it(tmp_path: Path) -> None:
     with connect(open_runs(str(tmp_path), create=True), tables()) as connection:
-        assert no_rows_lines(connection, PROBES, "runs", None) == [
-            "No rows: nothing is captured yet. `theodolite run` captures and measures."
-        ]
+        assert no_rows_lines(connection, PROBES, "runs", {}) == []
 
 
 @pytest.mark.parametrize("stage", sorted(stages()))
@@ -62,15 +61,15 @@ def test_only_what_is_done_is_asked_next(stage: str) -> None:
     query = stages()[stage].query
     if query:
         assert stage in stages_asked(query)
-        assert f"theodolite query {query}" in next_commands({"capture", stage})
-    for command in next_commands({*stages()} - {stage}):
+        assert f"theodolite query {query}" in next_commands({"capture", stage}, "alpha")
+    for command in next_commands({*stages()} - {stage}, "alpha"):
         assert command != f"theodolite query {query}"
         assert "contribution_edges" not in command or stage != "contributions"
 
 
 def test_three_commands_follow_a_run() -> None:
-    first, second, third = next_commands({"capture", "contributions", "taxonomy"})
+    first, second, third = next_commands({"capture", "contributions", "taxonomy"}, "alpha")
     assert first == "theodolite query sink_suppression" and "contribution_edges" in second
     assert third.startswith("theodolite stage masking")
-    assert next_commands({"capture"}) == ["theodolite query capture_cost"]
-    assert next_commands(set(stages()))[2] == "theodolite query score_hierarchy"
+    assert next_commands({"capture"}, "alpha") == ["theodolite query capture_cost"]
+    assert next_commands(set(stages()), "alpha")[2] == "theodolite query score_hierarchy"

@@ -180,7 +180,7 @@ def test_a_stage_with_shards_missing_is_not_finished(undisturbed: Ran, unfinishe
     made, key = unfinished, undisturbed.key
     prepare_stage(made.runs, made.capture, "masking", GRID)
     run_stage_shards(made.runs, made.capture, "masking", key, [1])
-    with pytest.raises(IncompleteRun, match=r"all 2 shards of stage masking, got 1 missing \(shards 0\)"):
+    with pytest.raises(IncompleteRun, match=r"every shard of stage masking, got 1 of 2 missing \(0\)"):
         finish_stage(made.runs, made.capture, "masking", key)
     assert checkpoints(made, key) != []  # until the stage is done
     assert Ran(made, "masking", key).record()["status"] == "partial"

@@ -209,5 +209,5 @@ def test_a_store_without_what_is_read_is_refused(settings: dict[str, Any], told:
 def test_no_shard_has_rows_before_the_survey(tmp_path: Path) -> None:
     made = captured(tmp_path)
     key = prepare_stage(made.runs, made.capture, "pruning", VALUES)
-    with pytest.raises(IncompleteRun, match="the survey of all 1 shards of stage pruning, got 1 missing"):
+    with pytest.raises(IncompleteRun, match="the survey of every shard of stage pruning, got 1 of 1 missing"):
         run_stage_shards(made.runs, made.capture, "pruning", key, [0])

@@ -80,7 +80,7 @@ def test_a_killed_survey_goes_on(undisturbed: Ran, begun: Made) -> None:
         run_stage_shards(made.runs, made.capture, "pruning", key, [0], SURVEY)
     assert stage_parts_left(made.runs, made.capture, "pruning", key, SURVEY) == [0, 1]
     run_stage_shards(made.runs, made.capture, "pruning", key, [1], SURVEY)
-    with pytest.raises(IncompleteRun, match=r"the survey of all 2 shards .*, got 1 missing.*the same command"):
+    with pytest.raises(IncompleteRun, match=r"the survey of every shard .*, got 1 of 2 missing.*the same command"):
         finish_stage(made.runs, made.capture, "pruning", key, SURVEY)
     run_stage_shards(made.runs, made.capture, "pruning", key, [0], SURVEY)
     with pytest.raises(IncompleteRun, match="got its parts, not combined"):
@@ -95,7 +95,7 @@ def test_shards_tables_and_status_know_nothing_of_it(undisturbed: Ran, begun: Ma
     run_stage_shards(made.runs, made.capture, "pruning", key, [0, 1], SURVEY)
     finish_stage(made.runs, made.capture, "pruning", key, SURVEY)
     assert stage_parts_left(made.runs, made.capture, "pruning", key) == [0, 1]
-    with pytest.raises(IncompleteRun, match="all 2 shards of stage pruning, got 2 missing"):
+    with pytest.raises(IncompleteRun, match="every shard of stage pruning, got 2 of 2 missing"):
         finish_stage(made.runs, made.capture, "pruning", key)
     record = Ran(made, "pruning", key).record()
     assert (record["shards_done"], record["shards_total"], record["rows"]) == (0, 2, 0)

@@ -42,7 +42,7 @@ def call(house: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     def command(*arguments: str) -> tuple[int, dict[str, Any], str]:
         """The exit code, the JSON object, and what a person reads."""
         done = subprocess.run(
-            [sys.executable, "-P", "-m", "flows.cli", *arguments, "--json"],
+            [sys.executable, "-P", "-m", "flows", *arguments, "--json"],
             env=environment(home) | {"PYTHONPATH": os.fspath(house)},
             cwd=place,
             capture_output=True,
