@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from storage.errors import INCOMPLETE, INTERRUPTED, TheodoliteError
+from storage.os_errors import system_error
 
 DONE, FAILED, USAGE = 0, 1, 2
 _WHOLE = 4000
@@ -128,10 +129,19 @@ def answering(body: Callable[..., int | None]) -> Callable[..., None]:
         except KeyboardInterrupt:
             code = out.interrupted()
         except Exception as error:
-            code = out.interrupted() if _from_interrupt(error) else out.broken(error)
+            code = out.interrupted() if _from_interrupt(error) else _failed(out, error)
         raise typer.Exit(code)
 
     return command
+
+
+def _failed(out: Output, error: Exception) -> int:
+    """Report a limit of the machine as an error that a user can cure, and anything else as a fault of the program."""
+    known = system_error(error)
+    if known is None:
+        return out.broken(error)
+    known.__cause__ = error
+    return out.failed(known)
 
 
 def _from_interrupt(error: BaseException | None) -> bool:

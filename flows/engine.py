@@ -13,11 +13,12 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http import HTTPStatus
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from storage.errors import TheodoliteError
+from storage.errors import AGAIN, TheodoliteError
 
 _OFFLINE = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
@@ -104,6 +105,16 @@ class LocalServer:
             remedy="Set PREFECT_HOME to a folder that can be written, or PREFECT_API_URL to a running Prefect server.",
         )
 
+    def unfit(self, error: Exception) -> TheodoliteError:
+        """The error of an API that answers, but cannot keep what it is sent: its disk, most often."""
+        return TheodoliteError(
+            "a Prefect API that can keep the record of this run",
+            got=str(error).splitlines()[0],
+            where=f"PREFECT_HOME ({os.environ.get('PREFECT_HOME', '~/.prefect')}), TMPDIR ({os.environ.get('TMPDIR', tempfile.gettempdir())})",
+            remedy="Both need room to write, and no limit on the size of a file (`ulimit -f unlimited`). What was "
+            f"published stays: {AGAIN}.",
+        )
+
     def stop(self) -> None:
         """Let the child end. One that still starts is not waited for: nobody has used it, and it ends when it can."""
         if self._waited:
@@ -153,6 +164,7 @@ def connect() -> None:
 @contextmanager
 def orchestration() -> Iterator[None]:
     """Run flows inside this block, after `connect`: Prefect answers there. TheodoliteError where a server does not."""
+    from prefect.exceptions import PrefectHTTPStatusError
     from prefect.settings import temporary_settings
 
     changes: dict[Any, Any] = {}
@@ -162,6 +174,10 @@ def orchestration() -> Iterator[None]:
     try:
         with temporary_settings(changes):
             yield
+    except PrefectHTTPStatusError as error:
+        if _server is None or _server.address is None or error.response.status_code < HTTPStatus.INTERNAL_SERVER_ERROR:
+            raise
+        raise _server.unfit(error) from error
     except RuntimeError as error:
         if not str(error).startswith("Failed to reach API"):
             raise

@@ -11,6 +11,7 @@ from storage.errors import StorageFull, StorageReadOnly, TheodoliteError
 from storage.filesystem import Filesystem, LocalFolder, translate_os_errors
 from storage.layout import Layout
 from storage.manifest import Manifest
+from storage.os_errors import system_error
 from storage.tensors import ActivationStore
 from tests.storage.stores import BATCHES, CAPTURE, write_shard, write_store
 
@@ -79,3 +80,29 @@ def test_a_store_on_a_read_only_disk_is_read_and_not_written(small_disk: Callabl
     assert len(list(ActivationStore.open(fs, CAPTURE).shard(0).layer(0))) == sum(map(len, BATCHES))
     with pytest.raises(StorageReadOnly, match=r"leave to write .*Make it writable, or name another folder with --runs"):
         write_shard(fs, 1)
+
+
+def caused(error: BaseException, cause: BaseException) -> BaseException:
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device", "/tmp/x"), "room to write /tmp/x"),
+        (RuntimeError("can't start new thread"), "enough memory and threads, got can't start new thread"),
+        (MemoryError(), "enough memory and threads, got no memory left"),
+        (ImportError("x.so: failed to map segment from shared object"), "enough memory and threads"),
+        (OSError(errno.EMFILE, "Too many open files"), "expected to open another file"),
+        (caused(ValueError("of a library"), OSError(errno.EFBIG, "File too large", "/tmp/x")), "a limit on the size"),
+    ],
+)
+def test_limits_of_the_machine_that_a_library_meets_are_errors_of_the_family(error: Exception, message: str) -> None:
+    known = system_error(error)
+    assert known is not None and message in str(known)
+
+
+def test_a_fault_of_the_program_is_no_limit_of_the_machine() -> None:
+    assert system_error(caused(ValueError("x"), KeyError("y"))) is None
+    assert system_error(OSError(errno.ENOENT, "No such file", "/tmp/x")) is None
