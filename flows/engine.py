@@ -107,10 +107,11 @@ class LocalServer:
 
     def unfit(self, error: Exception) -> TheodoliteError:
         """The error of an API that answers, but cannot keep what it is sent: its disk, most often."""
+        temporary = os.environ.get("TMPDIR", tempfile.gettempdir())
         return TheodoliteError(
             "a Prefect API that can keep the record of this run",
             got=str(error).splitlines()[0],
-            where=f"PREFECT_HOME ({os.environ.get('PREFECT_HOME', '~/.prefect')}), TMPDIR ({os.environ.get('TMPDIR', tempfile.gettempdir())})",
+            where=f"PREFECT_HOME {os.environ.get('PREFECT_HOME', '~/.prefect')}, TMPDIR {temporary}",
             remedy="Both need room to write, and no limit on the size of a file (`ulimit -f unlimited`). What was "
             f"published stays: {AGAIN}.",
         )
