@@ -36,7 +36,7 @@ class Column:
 def tell_answer(out: Output, names: Sequence[str], rows: Sequence[Sequence[Any]], width: int | None) -> None:
     """Say an answer. `width` is the terminal's; None, in a file or a pipe, leaves every row one line.
 
-    What is wider than the terminal is told capture by capture, since much is the same in a capture's rows; what is
+    What is wider than the terminal is printed capture by capture, since much is the same in a capture's rows; what is
     still wider, with the names of columns on several lines; and what then is wider, as records.
     """
     shared, varying, empty = parted(columns_of(names, rows), len(rows))

@@ -113,7 +113,7 @@ def output() -> Output:
 
 
 def answering(body: Callable[..., int | None]) -> Callable[..., None]:
-    """A command that ends as every command does: `as_json` and `verbose` are its options, its errors are told once.
+    """A command that ends as every command does: `as_json` and `verbose` are its options, its errors are printed once.
 
     The body returns its exit code; None is DONE.
     """

@@ -83,6 +83,6 @@ def _absent_value(connection: DuckDBPyConnection, text: str, name: str, values: 
 
 def _is_empty(connection: DuckDBPyConnection, table: str, capture: str | None) -> bool:
     text = f"select 1 from {table} where $capture::varchar is null or capture = $capture limit 1"
-    with suppress(TheodoliteError):  # a lost part is told where it is asked for; the table is not empty
+    with suppress(TheodoliteError):  # a lost part is reported where it is read; the table is not empty
         return not fetch(connection, text, {"capture": capture}).num_rows
     return False

@@ -26,7 +26,7 @@ _OFFLINE = {
     "HF_HUB_DISABLE_TELEMETRY": "1",
 }
 _QUIET = {
-    # Failures are told once, by the command; the whole log is in Prefect's database.
+    # Failures are printed once, by the command; the whole log is in Prefect's database.
     "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
     "TRANSFORMERS_VERBOSITY": "error",
     "TOKENIZERS_PARALLELISM": "false",

@@ -183,7 +183,7 @@ def display_for(console: Console) -> Display:
 
 @contextmanager
 def work(kind: str, total: float, unit: str) -> Iterator[None]:
-    """Show the steps of `kind` that are told inside the block, out of `total` units (0: unknown); in the run's log by
+    """Show the steps of `kind` that are reported inside the block, out of `total` units (0: unknown); in the run's log by
     default."""
     display = _shown()
     display.begin(kind, total, unit)

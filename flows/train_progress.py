@@ -22,7 +22,7 @@ class TrainingTold:
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        """Show what is told inside the block."""
+        """Show the progress that is reported inside the block."""
         with ExitStack() as self._work, listening(self.step, self.measure):
             self._work.enter_context(work(TRAIN, self._steps, "steps"))
             try:
@@ -41,7 +41,7 @@ class TrainingTold:
         self._done = now.step
 
     def measure(self, now: MeasureProgress) -> None:
-        """Windows of the held-out text were measured; of the first it is told before it is begun."""
+        """Windows of the held-out text were measured; the first is reported before it begins."""
         if now.windows == 0:
             self._work.close()
             self._work.enter_context(work(MEASURE, now.of, "windows"))

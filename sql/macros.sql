@@ -64,13 +64,13 @@ create or replace macro trapezoid_weight(before, rate, after, highest) as
 create or replace macro faithfulness(direction, damage) as
     case direction when 'comprehensiveness' then damage when 'sufficiency' then -damage end;
 
--- The scores in the order in which they are told: the published one first, from least to most faithful.
+-- The scores in the order in which they are listed: the published one first, from least to most faithful.
 create or replace macro score_order() as
     ['raw', 'vw', 'vwon', 'cw_intra', 'cw_inter', 'norm', 'alti', 'rollout', 'random'];
 
 create or replace macro in_published_order(score) as score in ('raw', 'vw', 'vwon', 'cw_intra', 'cw_inter');
 
--- The strategies of pruning in the order in which they are told: the paper's own first, the control last.
+-- The strategies of pruning in the order in which they are listed: the paper's own first, the control last.
 create or replace macro strategy_order() as
     [
         'taxonomy', 'taxonomy_reset_retriever_mixer', 'taxonomy_mixer_reset_retriever', 'taxonomy_mixer_retriever_reset',
@@ -103,7 +103,7 @@ create or replace macro wilson_lo(p, n) as
 create or replace macro wilson_hi(p, n) as
     least(1, (p + 1.9208 / n + 1.96 * sqrt(p * (1 - p) / n + 0.9604 / n ** 2)) / (1 + 3.8416 / n));
 
--- One damage in units of another; NULL where the other is none, so that nothing is told by how it is divided by.
+-- One damage in units of another; NULL where the other is none, so that nothing follows from the divisor alone.
 create or replace macro damage_ratio(damage, other) as case when other > 0 then damage / other end;
 
 -- The unit roundoff of a dtype: the largest relative error of one rounding to it. From `compute_dtype` of the table captures.

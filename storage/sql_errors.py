@@ -33,7 +33,7 @@ def interruptible(connection: duckdb.DuckDBPyConnection, work: Callable[[], Answ
     """The answer of any work of DuckDB's, which Ctrl-C ends at once: whatever interrupts the wait stops the query.
 
     DuckDB looks for signals of its own while a query runs, but may then wait for ever for its other threads. So the
-    query has a thread, and is told to stop until it has.
+    query has a thread, and is interrupted until it stops.
     """
     with ThreadPoolExecutor(1, thread_name_prefix="duckdb") as pool:
         answer = pool.submit(work)

@@ -58,7 +58,7 @@ class LayerErrors:
 
 @dataclass
 class Rerun:
-    """What came out."""
+    """The result."""
 
     documents: list[int] = field(default_factory=list)
     layers: list[LayerErrors] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""The bytes of a corpus file as Arrow reads them, wherever they lie; how far the reading is, is told on the way."""
+"""The bytes of a corpus file as Arrow reads them, wherever they lie; progress is reported on the way."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class _Told(io.RawIOBase):
 
 @contextmanager
 def opened(file: CorpusFile) -> Iterator[BinaryIO]:
-    """The file's bytes as they lie. What is read is told as progress; at its end, all of the file."""
+    """The file's bytes as they lie. What is read is reported as progress; at its end, all of the file."""
     size = file.size()
     with file.open() as source:
         told = _Told(source, size)

@@ -188,7 +188,7 @@ def _in_float32(norm: nn.Module, vectors: Tensor) -> Tensor:
 def _run(
     anatomy: Anatomy, layer: int, call: Call, *, disturb: float = 0, hold: tuple[nn.Module, Tensor] | None = None
 ) -> _Flow:
-    """One layer again, with noise of `disturb` times its size in W_O's output, and a norm held at what it is told."""
+    """One layer again, with noise of `disturb` times its size in W_O's output, and a norm held at a given value."""
     flow, (args, kwargs) = _Flow(), call
 
     def projection_leaves(_module: nn.Module, _args: Any, output: Tensor) -> Tensor | None:

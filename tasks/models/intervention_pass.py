@@ -50,7 +50,7 @@ class InterventionPass:
     layer: int = -1
     """The one that runs."""
     parts: dict[tuple[Part, int], list[dict[int, Tensor]]] = field(default_factory=dict)
-    """What is wanted, per row: of which module of several, or from which query, → what came out."""
+    """What is wanted, per row: of which module of several, or from which query, → the result."""
 
     def __post_init__(self) -> None:
         self._blocks = QueryBlocks(self.query_block)
@@ -164,7 +164,7 @@ class InterventionPass:
         return layer in self.wanted.get(part, ())
 
     def keep(self, part: Part, b: int, tensor: Tensor, place: tuple[int, int]) -> None:
-        """Keep what came out of row `b`; place: the layer, and which module of several or which block's first query."""
+        """Keep the result of row `b`; place: the layer, and which module of several or which block's first query."""
         layer, at = place
         self.parts.setdefault((part, layer), [{} for _ in self.rows])[b][at] = tensor
 

@@ -139,7 +139,7 @@ def _require_version(family: Family, where: str) -> None:
 
 
 def _auto_class(family: Family) -> tuple[Any, dict[str, Any]]:
-    """The class that loads a family, and what it is told: no pooling layer, which checkpoints of encoders may lack."""
+    """The class that loads a family, and its arguments: no pooling layer, which checkpoints of encoders may lack."""
     import transformers
 
     _know_own_families()

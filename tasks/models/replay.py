@@ -240,7 +240,7 @@ def _blank(loaded: LoadedModel) -> Mapping[str, Any]:
 
 
 def _whole(part: Part, pieces: Mapping[int, Tensor]) -> Tensor:
-    """What came out of a part of one document: blocks of weights joined, modules of several stacked."""
+    """The recorded values of a part of one document: blocks of weights joined, modules of several stacked."""
     in_order = [pieces[at].cpu() for at in sorted(pieces)]
     if part == "attention_weights":
         return torch.cat(in_order, dim=1)

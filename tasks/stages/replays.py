@@ -56,7 +56,7 @@ def losses(
 
     A piece of work that is kept should the shard be interrupted, with the arrays that `beside` gives after the replay.
     pairs: (document, layer) pairs that one document under one condition counts for in the progress. watch: what the
-    replay is watched for, and see(document, condition, seen) is told of it, before `beside` is asked.
+    replay is watched for, and see(document, condition, seen) is called with it, before `beside` is called.
     """
     done = 0
 

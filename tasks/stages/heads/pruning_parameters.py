@@ -26,7 +26,7 @@ STRATEGIES = (
     *TAXONOMY_ORDERS,
     *("weight_magnitude", "entropy_high", "entropy_low", "contribution", "f_score", RANDOM),
 )
-"""Those that a run takes unless it is told."""
+"""The strategies that a run takes by default."""
 H_STAR = "h_star"
 """Heads per layer in proportion to the effective rank of its attention over documents, which needs windows of one
 length: so on request."""

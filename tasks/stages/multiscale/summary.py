@@ -41,7 +41,7 @@ def _energy(row: dict[str, Any], name: str, where: str) -> str:
 
 
 def pod_lines(connection: DuckDBPyConnection, capture: str) -> Iterator[str]:
-    """Effective ranks of the layers' unfiltered fields, and in which of them they are told from noise."""
+    """Effective ranks of the layers' unfiltered fields, and in which of them they differ from noise."""
     rows = query(connection, "effective_rank", {"capture": capture}).to_pylist()
     plain = [row for row in rows if row["filter_scale"] is None and row["h_star"] is not None]
     n = max((row["n_snapshots"] for row in plain), default=0)

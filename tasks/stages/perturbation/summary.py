@@ -16,7 +16,7 @@ _ABSOLUTE, _MOVED, _SAME_VECTOR = "absolute", "include", "published"
 _DAMAGE = 0.01
 """Nats a token below which damage is too small to be divided by."""
 _MOST_TOLD = 3
-"""Protocols and sets of layers that are told."""
+"""Protocols and sets of layers in the summary."""
 
 
 def perturbation_lines(connection: DuckDBPyConnection, capture: str) -> Iterator[str]:
