@@ -183,8 +183,7 @@ def display_for(console: Console) -> Display:
 
 @contextmanager
 def work(kind: str, total: float, unit: str) -> Iterator[None]:
-    """Show the steps of `kind` that are reported inside the block, out of `total` units (0: unknown); in the run's log by
-    default."""
+    """Show the steps of `kind` reported inside the block, out of `total` units (0: unknown); by default in the run's log."""
     display = _shown()
     display.begin(kind, total, unit)
 
