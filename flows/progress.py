@@ -183,7 +183,7 @@ def display_for(console: Console) -> Display:
 
 @contextmanager
 def work(kind: str, total: float, unit: str) -> Iterator[None]:
-    """Show the steps of `kind` reported inside the block, out of `total` units (0: unknown); by default in the run's log."""
+    """Show the steps of `kind` reported inside the block, out of `total` units (0: unknown); else in the run's log."""
     display = _shown()
     display.begin(kind, total, unit)
 

@@ -170,12 +170,16 @@ class ShardReader:
         there, or not kept), UnknownName (a kind that the store does not offer), and, naming the file, MissingPart or
         DamagedPart.
         """
+        self._require_offered(layer, kinds)
+        return self._documents(layer, kinds, set(self.documents if documents is None else documents))
+
+    def _require_offered(self, layer: int, kinds: Sequence[str]) -> None:
+        """Raises UnknownName for a kind that the store does not offer, UsageError for a layer without it."""
         for kind in kinds:
             if kind not in self.shape.offered:
                 offered = sorted(self.shape.offered)
                 raise UnknownName.among("stored kind of tensor", kind, offered, where=f"shard {self.index}")
             self.shape.index(kind, layer)
-        return self._documents(layer, kinds, set(self.documents if documents is None else documents))
 
     def document(self, doc: int, layer: int, kinds: Sequence[str] = ("attention", "value")) -> DocumentLayer:
         """One layer of one document; of the store, its batch is read. Raises what `layer` does, and UnknownName."""
@@ -193,7 +197,7 @@ class ShardReader:
         if "attention" in self.shape.rebuilt:
             found = self.layer(layer, ("attention",), documents)
             return ((d.doc, pack(d.attention)) for d in found if d.attention is not None)
-        self.layer(layer, ("attention",), ())  # refuses what there is not
+        self._require_offered(layer, ("attention",))
         return self._triangles(layer, set(self.documents if documents is None else documents))
 
     def _triangles(self, layer: int, wanted: Collection[int]) -> Iterator[tuple[int, torch.Tensor]]:
