@@ -31,7 +31,7 @@ def test_masking_by_command(call: Call, call_flow: Call, tmp_path: Path) -> None
     made = captured(tmp_path)
     where = ("--runs", made.runs)
     refused = call_flow("stage", "masking", *where, "--set", "masking.draws=0", "--json")
-    assert refused.code == 2 and "from 1 to 1,000 draws, got 0, in masking.draws" in refused.err
+    assert refused.code == 2 and "expected draws from 1 to 1,000, got 0, in masking.draws" in refused.err
 
     done = call_flow("stage", "masking", *where, *SMALL, "--json")
     assert done.code == 0, done.err

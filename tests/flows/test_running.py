@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,11 +16,11 @@ from pathlib import Path
 import duckdb
 import pytest
 
+from tests.changes import WAITING
 from tests.flows.command import THEODOLITE, Answer, environment
 
 Call = Callable[..., Answer]
 STAGES = ("contributions", "taxonomy")
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # each starts Prefect, some of them several times
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def capture_arguments(fixtures: Path) -> tuple[str, ...]:
     return ("--model", str(model), "--corpus", str(corpus))
 
 
-def test_run_again_and_changed(call: Call, capture_arguments: tuple[str, ...], tmp_path: Path) -> None:
+def test_run_again_and_changed(call: Call, call_flow: Call, capture_arguments: tuple[str, ...], tmp_path: Path) -> None:
     """From nothing to tables; again, where nothing is done; with another parameter, where only the stage is."""
     shutil.copytree(capture_arguments[1], tmp_path / "model")
     corpus = capture_arguments[2:]
@@ -48,34 +48,34 @@ def test_run_again_and_changed(call: Call, capture_arguments: tuple[str, ...], t
     assert len(content["next"]) == 3
     before = _tensor_times(tmp_path / "runs")
 
-    again = call(*arguments)
+    again = call_flow(*arguments)
     assert "capture: 1 of 1 shards reused" in again.err
     assert [work["reused"] for work in again.content["work"]] == [1] * (1 + len(STAGES))
     assert (again.content["capture"], again.content["tables"]) == (content["capture"], content["tables"])
     assert _tensor_times(tmp_path / "runs") == before
 
     shutil.move(tmp_path / "model", tmp_path / "aside")  # a stage needs the store alone
-    changed = call("stage", "contributions", "--set", "contributions.edges=3", "--json")
+    changed = call_flow("stage", "contributions", "--set", "contributions.edges=3", "--json")
     assert changed.code == 0, changed.err
     assert changed.content["work"] == [{"name": "contributions", "shards": 1, "reused": 0}]
     assert changed.content["tables"]["contribution_edges"] < content["tables"]["contribution_edges"]
     assert _tensor_times(tmp_path / "runs") == before
 
-    standing = {(s["stage"], s["status"]): s for s in call("status", "--json").content["status"]}
+    standing = {(s["stage"], s["status"]): s for s in call_flow("status", "--json").content["status"]}
     done = {(name, "done") for name in ("capture", *STAGES)}
     assert set(standing) == {*done, ("contributions", "stale")}
     assert standing["capture", "done"]["last_run"]["reused"] == 1
 
     shutil.move(tmp_path / "aside", tmp_path / "model")
     for command in content["next"]:
-        _works(command, call)
+        _works(command, call_flow)
     shutil.rmtree(tmp_path / "model")
-    verified = call("verify", "--json")
+    verified = call_flow("verify", "--json")
     assert verified.code == 0, verified.err
     assert verified.content["verify"]["problems"] == []
     assert all(check["passed"] for check in verified.content["verify"]["checks"])
     assert "the model is not there any more" in verified.content["verify"]["sample"]["note"]
-    _one_damaged_record_stops_nothing(call, Path(content["run"]), standing["contributions", "done"]["key"])
+    _one_damaged_record_stops_nothing(call_flow, Path(content["run"]), standing["contributions", "done"]["key"])
 
 
 def _one_damaged_record_stops_nothing(call: Call, capture: Path, key: str) -> None:
@@ -127,23 +127,23 @@ def _works(command: str, call: Call) -> None:
     ],
 )
 def test_refused_before_any_work(
-    extra: tuple[str, ...], message: str, call: Call, capture_arguments: tuple[str, ...], tmp_path: Path
+    extra: tuple[str, ...], message: str, call_flow: Call, capture_arguments: tuple[str, ...], tmp_path: Path
 ) -> None:
-    answer = call("capture", *capture_arguments, "--max-documents", "2", *extra, "--json")
+    answer = call_flow("capture", *capture_arguments, "--max-documents", "2", *extra, "--json")
     assert answer.code in (1, 2)
     assert message in answer.content["error"]["message"], answer.err
     assert "Traceback" not in answer.err
     assert not list(tmp_path.rglob("activations.zarr"))
 
 
-def test_empty_corpus_and_missing_tokenizer(call: Call, fixtures: Path, tmp_path: Path) -> None:
+def test_empty_corpus_and_missing_tokenizer(call_flow: Call, fixtures: Path, tmp_path: Path) -> None:
     (tmp_path / "empty.txt").write_text("")
     model = str(fixtures / "models" / "stories260K")
-    empty = call("capture", "--model", model, "--corpus", "empty.txt", "--json")
+    empty = call_flow("capture", "--model", model, "--corpus", "empty.txt", "--json")
     assert (empty.code, "expected a corpus with at least one document of two tokens" in empty.err) == (1, True), (
         empty.err
     )
-    without = call(
+    without = call_flow(
         "capture", "--model", str(fixtures / "models" / "induction-neox"), "--corpus", "python-topics", "--json"
     )
     assert (without.code, "tokenizer" in without.err) == (1, True), without.err
@@ -152,28 +152,27 @@ def test_empty_corpus_and_missing_tokenizer(call: Call, fixtures: Path, tmp_path
 
 @contextmanager
 def _running(arguments: tuple[str, ...], home: Path, cwd: Path) -> Iterator[subprocess.Popen[str]]:
-    """A command that was started and has begun to capture."""
+    """A command that waits before it publishes its second shard, until its standard input ends."""
+    waits = (
+        "import sys; from flows.cli import main; from tests.changes import Changes\n"
+        "Changes(sys.argv[1], 'manifest/shards/.00001').watch(); del sys.argv[1]; main()"
+    )
     started = subprocess.Popen(
-        [*THEODOLITE, *arguments],
+        [sys.executable, "-P", "-c", waits, str(cwd / "runs"), *arguments],
         env=environment(home),
         cwd=cwd,
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
     )
     try:
-        deadline = time.monotonic() + 180
-        while not list(cwd.glob("runs/*/manifest/shards/*.json")):
-            assert started.poll() is None and time.monotonic() < deadline, started.communicate()
-            time.sleep(0.05)
+        assert started.stdout is not None and started.stdout.readline().strip() == WAITING, started.communicate()
         yield started
     finally:
         started.kill()
-        started.wait()
-        for stream in (started.stdout, started.stderr):
-            if stream:
-                stream.close()
+        started.communicate()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -181,7 +180,7 @@ def test_interrupted_and_resumed(
     number: signal.Signals, call: Call, home: Path, capture_arguments: tuple[str, ...], tmp_path: Path
 ) -> None:
     """Ctrl-C, and SIGTERM: one clear line, exit code 3, what is done is kept; the same command does the rest."""
-    arguments = ("capture", *capture_arguments, "--max-documents", "200", "--window", "128", "--json")
+    arguments = ("capture", *capture_arguments, "--max-documents", "80", "--window", "128", "--json")
     with _running(arguments, home, tmp_path) as started:
         started.send_signal(number)
         out, err = started.communicate(timeout=60)
@@ -195,31 +194,22 @@ def test_interrupted_and_resumed(
     resumed = call(*arguments)
     assert resumed.code == 0, resumed.err
     assert resumed.content["work"][0]["reused"] >= status["shards_done"]
-    assert (resumed.content["capture"], resumed.content["tables"]["documents"]) == (content["capture"], 200)
+    assert (resumed.content["capture"], resumed.content["tables"]["documents"]) == (content["capture"], 80)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads the children of a process from /proc")
+@pytest.mark.skipif(sys.platform != "linux", reason="finds and awaits the child of a child as Linux does")
 def test_killed_leaves_no_server(home: Path, capture_arguments: tuple[str, ...], tmp_path: Path) -> None:
     """Prefect's own temporary server would stay for ever; ours ends with the command, however that ends."""
-    arguments = ("capture", *capture_arguments, "--max-documents", "200", "--window", "128")
+    arguments = ("capture", *capture_arguments, "--max-documents", "80", "--window", "128")
     with _running(arguments, home, tmp_path) as started:
         children = Path(f"/proc/{started.pid}/task/{started.pid}/children").read_text().split()
         servers = [int(child) for child in children if "local_server" in Path(f"/proc/{child}/cmdline").read_text()]
         assert len(servers) == 1
-        started.send_signal(signal.SIGKILL)
-        started.wait()
-        deadline = time.monotonic() + 30
-        while _alive(servers[0]) and time.monotonic() < deadline:
-            time.sleep(0.1)
-    assert not _alive(servers[0])
-
-
-def _alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    return True
+        server = os.pidfd_open(servers[0])
+        started.kill()
+        ended, _, _ = select.select([server], [], [], 60)
+        os.close(server)
+    assert ended == [server]
 
 
 def test_prefect_home_that_cannot_be_made(capture_arguments: tuple[str, ...], tmp_path: Path) -> None:
@@ -234,15 +224,15 @@ def test_prefect_home_that_cannot_be_made(capture_arguments: tuple[str, ...], tm
     assert "Traceback" not in answer.err
 
 
-def test_trained_model_can_be_captured(call: Call, tmp_path: Path) -> None:
+def test_trained_model_can_be_captured(call_flow: Call, tmp_path: Path) -> None:
     sizes = ("--steps", "3", "--layers", "1", "--heads", "2", "--width", "16", "--context", "32", "--batch", "2")
-    trained = call("train", "model", *sizes, "--json")
+    trained = call_flow("train", "model", *sizes, "--json")
     assert trained.code == 0, trained.err
     assert trained.content["train"]["steps"] == 3
     assert trained.content["train"]["resumed_at"] is None
-    again = call("train", "model", *sizes, "--json")
+    again = call_flow("train", "model", *sizes, "--json")
     assert (again.code, again.content["train"]["already_done"]) == (0, True), again.err
-    captured = call("capture", "--model", "model", "--corpus", "python-topics", "--max-documents", "2", "--json")
+    captured = call_flow("capture", "--model", "model", "--corpus", "python-topics", "--max-documents", "2", "--json")
     assert captured.code == 0, captured.err
     assert captured.content["tables"]["documents"] == 2
 

@@ -98,19 +98,6 @@ def other_margin(columns: Columns) -> None:
 
 
 PERTURBED: list[tuple[str, str, Break]] = [
-    *(
-        ("accepted_values", table, put(column, 0, word))
-        for table in ("perturbation", "displacement", "propagation", "repair")
-        for column, word in (
-            ("protocol", "paper"),
-            ("arm", "none"),
-            ("delta_kind", "share"),
-            ("layers", "middle"),
-            ("first_token", "yes"),
-        )
-    ),
-    ("accepted_values", "repair", put("target", 0, "residual")),
-    ("accepted_values", "repair", put("repaired_layers", 0, "first_half")),
     ("changed_losses", "perturbation", put("nll_sum", 1, np.nan)),
     ("changed_losses", "repair", put("nll_perturbed_sum", 1, np.nan)),
     ("changed_losses", "repair", put("nll_repaired_sum", 1, -1.0)),
@@ -137,27 +124,6 @@ PERTURBED: list[tuple[str, str, Break]] = [
 
 
 BREAKS: list[tuple[str, str, Break]] = [
-    ("accepted_values", "token_scores", put("reduce", 0, "Mean")),
-    ("accepted_values", "contribution_factors", put("token_group", 0, "first")),
-    ("accepted_values", "semantic_cone", put("row_group", 0, "high")),
-    ("accepted_values", "semantic_cone", put("sink", 0, "gone")),
-    ("accepted_values", "captures", put("norm", 0, "LayerNorm")),
-    *(
-        ("accepted_values", "masking", put(column, 0, word))
-        for column, word in (
-            ("scope", "entries"),
-            ("reduce", "max"),
-            ("direction", "necessity"),
-            ("sign", "signs"),
-            ("score", "cw"),
-            ("layers", "every"),
-            ("layers", "3-"),
-        )
-    ),
-    ("accepted_values", "sink_removal", put("layers", 0, "none")),
-    ("accepted_values", "choices", put("scope", 0, "clean")),
-    ("accepted_values", "choices", put("direction", 1, "highest")),
-    ("accepted_values", "choices", put("score", 1, "attention")),
     ("captures_totals", "captures", add("n_docs", 0, 1)),
     ("choices_clean", "choices", drop(0)),
     ("choices_clean", "choices", drop(3)),
@@ -181,7 +147,6 @@ BREAKS: list[tuple[str, str, Break]] = [
     ("changed_losses", "pruning", put("nll_sum", 1, np.nan)),
     ("clean_losses", "pruning", add("nll_clean_sum", 1, 1e-4)),
     ("clean_losses", "pruning", add("n_predicted", 1, 1)),
-    ("accepted_values", "pruning", put("strategy", 1, "h_stars")),
     ("pruning_complete", "pruning", drop(4)),
     ("pruning_complete", "pruning", drop(slice(0, 42))),
     ("pruning_kept", "pruning", add("heads_kept", 1, 1)),
@@ -246,11 +211,6 @@ BREAKS: list[tuple[str, str, Break]] = [
     ("sink_removal_complete", "sink_removal", drop(0)),
     ("sink_removal_complete", "sink_removal", drop(2)),
     ("sink_removal_complete", "sink_removal", put("layers", 1, "0,1")),
-    ("accepted_values", "selection", put("ranking", 0, "norm")),
-    ("accepted_values", "selection", put("distance", 0, "Cosine")),
-    ("accepted_values", "selection", put("sink", 0, "kept")),
-    ("accepted_values", "taxonomy", put("rule", 0, "final")),
-    ("accepted_values", "taxonomy", put("class", 0, "Mixer")),
     ("selection_bounds", "selection", put("precision", 0, 0.01)),
     ("selection_bounds", "selection", put("inversions", 0, 1)),
     ("selection_bounds", "selection", put("margin", 0, 0.0)),
@@ -273,14 +233,6 @@ BREAKS: list[tuple[str, str, Break]] = [
     ("related_selection", "selection", put("query", 0, 6)),
     *PERTURBED,
     *direction_breaks(put, drop),
-    *(
-        ("accepted_values", table, put("protocol", 0, "printed"))
-        for table in ("scalogram", "pod_spectrum", "pod_modes")
-    ),
-    ("accepted_values", "pod_summary", put("protocol", 0, "Exact")),
-    ("accepted_values", "scalogram", put("field", 0, "noise")),
-    ("accepted_values", "pod_spectrum", put("field", 0, "mean")),
-    ("accepted_values", "pod_summary", put("field", 0, "mean")),
     ("scalogram_shares", "scalogram", add("energy_share", 0, 1e-3)),
     ("scalogram_shares", "scalogram", put("energy", 0, -1.0)),
     ("scalogram_shares", "scalogram", put("energy_share", 0, np.nan)),

@@ -43,12 +43,31 @@ def warehouse(published: LocalFolder) -> Iterator[duckdb.DuckDBPyConnection]:
         yield connection
 
 
+@pytest.fixture(scope="session")
+def breakable(
+    published: LocalFolder, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[LocalFolder, duckdb.DuckDBPyConnection]]:
+    """A copy of `published` and a warehouse that reads its files anew at every question."""
+    where = tmp_path_factory.mktemp("breakable") / "runs"
+    shutil.copytree(published.where, where)
+    fs = open_runs(str(where), create=True)
+    with connect(fs, tables()) as connection:
+        connection.execute("set enable_external_file_cache = false")
+        yield fs, connection
+
+
 @pytest.fixture
-def broken(runs: LocalFolder) -> Callable[..., duckdb.DuckDBPyConnection]:
-    """A warehouse over a capture whose data are changed by the function given, table by table."""
+def broken(
+    breakable: tuple[LocalFolder, duckdb.DuckDBPyConnection],
+) -> Iterator[Callable[..., duckdb.DuckDBPyConnection]]:
+    """A warehouse over a capture whose data are changed by the function given, table by table, until the test ends."""
+    fs, connection = breakable
+    changed: set[str] = set()
 
     def make(store_dtype: str = "float32", **changes: Callable[[Columns], None]) -> duckdb.DuckDBPyConnection:
-        MadeUp(runs, "alpha", changes=changes, store_dtype=store_dtype).republish()
-        return connect(runs, tables())
+        changed.update(changes)
+        MadeUp(fs, "alpha", changes=changes, store_dtype=store_dtype).republish()
+        return connection
 
-    return make
+    yield make
+    MadeUp(fs, "alpha", changes=dict.fromkeys(changed, lambda _columns: None)).republish()

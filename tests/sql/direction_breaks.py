@@ -19,17 +19,6 @@ def other_verdict(columns: Columns) -> None:
 def direction_breaks(put: Callable[..., Break], drop: Callable[[Any], Break]) -> list[tuple[str, str, Break]]:
     """Which check, in which table, and how; by the functions that make a break."""
     return [
-        *(
-            ("accepted_values", "minimal_pairs", put(column, 1, word))
-            for column, word in (
-                ("protocol", "ours"),
-                ("arm", "phase"),
-                ("pair_noise", "same"),
-                ("delta_kind", "absolutely"),
-                ("first_token", "yes"),
-                ("layers", "10-"),
-            )
-        ),
         ("minimal_pairs_complete", "minimal_pairs", drop(0)),
         ("minimal_pairs_complete", "minimal_pairs", drop(3)),
         ("minimal_pairs_scores", "minimal_pairs", put("logp_good", 1, 0.5)),
@@ -39,9 +28,6 @@ def direction_breaks(put: Callable[..., Break], drop: Callable[[Any], Break]) ->
         ("minimal_pairs_scores", "minimal_pairs", put("unmoved", 1, 61)),
         ("minimal_pairs_scores", "minimal_pairs", put("n_tokens", 0, 3)),
         ("minimal_pairs_scores", "minimal_pairs", put("delta", 1, -5.0)),
-        ("accepted_values", "probes", put("target", 0, "upos")),
-        ("accepted_values", "probes", put("feature", 0, "norm")),
-        ("accepted_values", "probes", put("metric", 0, "f1")),
         ("probes_complete", "probes", drop(0)),
         ("probes_scores", "probes", put("metric", 0, "r2")),
         ("probes_scores", "probes", put("score", 0, 1.1)),

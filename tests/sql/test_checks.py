@@ -16,6 +16,7 @@ from tasks.stages.registry import declared_checks, tables
 from tests.sql.breaks import BREAKS, Break, add
 from tests.sql.made_up import Columns
 from tests.sql.made_up_runs import MadeUp
+from tests.sql.wrong_words import put_words, wrong_words
 
 Broken = Callable[..., duckdb.DuckDBPyConnection]
 ALL = {check.name: check for check in list_checks(declared_checks())}
@@ -35,7 +36,7 @@ def by_name(results: list[CheckResult]) -> dict[str, CheckResult]:
 
 
 def test_every_check_is_broken_by_some_test() -> None:
-    assert {name for name, _, _ in BREAKS} | set(WITHOUT_A_BREAK) == set(ALL)
+    assert {name for name, _, _ in BREAKS} | {"accepted_values"} | set(WITHOUT_A_BREAK) == set(ALL)
 
 
 def test_all_hold_on_consistent_data_and_see_rows(warehouse: duckdb.DuckDBPyConnection) -> None:
@@ -59,6 +60,18 @@ def test_each_fails_on_data_that_break_it(broken: Broken, check: str, table: str
     assert result.failures > 0
     assert result.message.startswith(ALL[check].summary)
     assert f"Broken in {result.failures:,} of {result.rows_checked:,}" in result.message
+
+
+def test_every_column_of_choices_refuses_words_that_are_none(broken: Broken) -> None:
+    """Of `stages` the rows come from the runs' records, which no table's data change."""
+    chosen = [table for table in tables() if table != "stages" and wrong_words(table)]
+    connection = broken(**{table: put_words(table) for table in chosen})
+    (result,) = run_checks(connection, declared_checks(), only=["accepted_values"])
+    assert result.message.startswith(ALL["accepted_values"].summary)
+    found = violations(connection, declared_checks(), "accepted_values", "alpha", limit=1000)
+    expected = {(f"{t}.{name}", word) for t in chosen for name, words in wrong_words(t).items() for word in words}
+    assert {(row["column_name"], row["value"]) for row in found} == expected
+    assert result.failures == len(found) == len(expected) > 60
 
 
 def test_a_failure_names_the_worst_row(broken: Broken) -> None:

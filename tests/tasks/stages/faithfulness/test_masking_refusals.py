@@ -35,7 +35,7 @@ QUICK = {"scores": "raw", "scopes": "token", "rates": "0.5"}
         ({"rates": "0.1,0.1000000001"}, "rates that differ in float32, as the tables hold them, got 0.1, 0.1000000001"),
         ({"rates": "0.1,0.10"}, "values, each once, got 0.1, 0.1, of which some are twice, in masking.rates"),
         ({"scores": "raw,vw,raw"}, "each once, got raw, vw, raw, of which some are twice, in masking.scores"),
-        ({"scopes": ""}, "values, each once, got none, in masking.scopes"),
+        ({"scopes": ""}, "expected some of entry, token, row, layer_token, each once, got none, in masking.scopes"),
         ({"keep_first": "true,true"}, "each once.*in masking.keep_first"),
         ({"keep_first": "perhaps"}, "a valid boolean.*'perhaps', in masking.keep_first"),
         ({"layers": "each,each"}, "each once.*in masking.layers"),

@@ -169,7 +169,7 @@ def test_the_paper_s_orders_are_the_default() -> None:
         ({"retentions": "1.5"}, UsageError, r"retentions in \(0, 1\], got 1.5"),
         ({"retentions": "nan"}, UsageError, r"retentions in \(0, 1\], got nan"),
         ({"retentions": "0.5,0.50"}, UsageError, "values, each once, got 0.5, 0.5, of which some are twice"),
-        ({"strategies": ""}, UsageError, "values, each once, got none, in pruning.strategies"),
+        ({"strategies": ""}, UsageError, "each once, got none, in pruning.strategies"),
         ({"strategies": "entropy"}, UnknownName, "the name of a strategy, got 'entropy', .*Did you mean 'entropy_"),
         ({"strategies": "random,taxonmy"}, UnknownName, "got 'taxonmy', .*Did you mean 'taxonomy'"),
         ({"seeds": 0}, UsageError, "seeds from 1 to 1,000, got 0, in pruning.seeds"),
