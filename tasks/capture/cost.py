@@ -10,7 +10,7 @@ from storage.errors import ModelError
 from storage.kept import Kept, bytes_of
 from tasks.capture.kept import ATTENTION_KINDS, kept_of
 from tasks.models.attention_layers import LAYERS, attended_layers
-from tasks.models.families import POSITIONS, first_position, n_streams
+from tasks.models.families import POSITIONS, first_position, n_streams, stretch
 from tasks.models.table import FALLBACK, FAMILIES, INTERFACE, Family
 
 
@@ -83,7 +83,7 @@ class ConfigShape:
             n_key_heads=heads if latent else n_kv_heads,
             d_mlp=size("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", "hidden_dim", default=4 * width),
             vocab=size("vocab_size", default=0 if family is not None and family.reads == "images" else None),
-            positions=size(*POSITIONS, default=first, least=0) - first or None,
+            positions=int(size(*POSITIONS, default=first, least=0) * stretch(inner)) - first or None,
             gated_mlp=family is None or family.gated_mlp or bool(inner.get("use_swiglu_ffn")),
             causal=family is None or family.causal,
             tap_method=INTERFACE if family is None else family.way,

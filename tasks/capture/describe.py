@@ -87,7 +87,7 @@ def describe(settings: CaptureSettings, announce: Announce = announce_nothing) -
         settings = fit_to_model(settings, shape, window)
         settings, measured = _with_storage(settings, reading, config, shape, window, files)
         settings = _with_sizes(settings, shape, window)
-        identity = capture_identity(settings, source, files_digest(files, settings.field), window)
+        identity = capture_identity(settings, source, config, files_digest(files, settings.field), window)
     return CaptureDescription(settings, source, config, shape, window, identity, files, reading, measured)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import PurePosixPath
@@ -9,10 +10,12 @@ from typing import Any
 
 from storage.keys import digest, slug
 from tasks.capture.settings import CaptureSettings, option, options
+from tasks.models.families import revisions
 from tasks.models.sources import ModelSource, model_digest, tokenizer_digest
 
 CAPTURE_VERSION = 3
-"""Raised whenever a change of the code changes what a capture stores."""
+"""Raised whenever a change of the code changes what every capture stores; where it changes captures of some models
+alone, their part's version in `families.revisions` is."""
 
 
 @dataclass(frozen=True)
@@ -25,9 +28,13 @@ class CaptureIdentity:
 
 
 def capture_identity(
-    settings: CaptureSettings, source: ModelSource, corpus_digest: str, window: int
+    settings: CaptureSettings, source: ModelSource, config: Mapping[str, Any], corpus_digest: str, window: int
 ) -> CaptureIdentity:
-    """The identity of the capture that these settings describe; reads the model's files, loads nothing."""
+    """The identity of the capture that these settings describe; reads the model's files, loads nothing.
+
+    config: the model's configuration.
+    """
+    changed = revisions(config)
     ingredients = {
         **_values_in_key(settings),
         "window": window,
@@ -36,6 +43,7 @@ def capture_identity(
         "tokenizer_digest": tokenizer_digest(source),
         "corpus_digest": corpus_digest,
         "capture_version": CAPTURE_VERSION,
+        **({"revisions": changed} if changed else {}),
     }
     key = digest(ingredients)
     return CaptureIdentity(f"{slug(model_title(source))}-{slug(corpus_title(settings))}-{key[:10]}", key, ingredients)

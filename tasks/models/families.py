@@ -16,6 +16,13 @@ _LIST = "`theodolite models` lists the families that can be captured."
 _INSIDE = "its attention is computed inside its own module, which shows the weights but not query and key"
 POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len")
 """What configurations call the number of positions."""
+_FIXED_ROPE = ("default", "linear", "yarn", "llama3", "proportional")
+"""Types of rotary embedding whose frequencies are the same for every length."""
+
+_ROTARY = 2
+"""Since 2, frequencies that follow a document's length follow its own, and not its longest neighbour's."""
+_POSITIONS = 2
+"""Since 2, positions that count from behind the padding token's id pass over that token inside a document."""
 
 
 def family_of(config: Mapping[str, Any], *, where: str) -> Family:
@@ -50,7 +57,43 @@ def family_of(config: Mapping[str, Any], *, where: str) -> Family:
 def max_positions(config: Mapping[str, Any]) -> int | None:
     """The longest document the model has positions for, in tokens; None where the configuration does not say."""
     limit = next((config[name] for name in POSITIONS if config.get(name) is not None), None)
-    return None if limit is None else int(limit) - first_position(config)
+    return None if limit is None else int(int(limit) * stretch(config)) - first_position(config)
+
+
+def stretch(config: Mapping[str, Any]) -> float:
+    """How many times its positions a model takes: dynamic NTK scales what lies beyond them, up to its factor."""
+    factors = [rope.get("factor") for rope in ropes(config) if _rope_type(rope) == "dynamic"]
+    return max([1.0, *(float(factor) for factor in factors if isinstance(factor, int | float))])
+
+
+def ropes(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """What a configuration says of its rotary embedding, one for all layers or one for each kind of layer; at least an
+    empty one."""
+    written = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    kinds = [part for part in written.values() if isinstance(part, Mapping)] if isinstance(written, Mapping) else []
+    return kinds or [written if isinstance(written, Mapping) else {}]
+
+
+def _rope_type(rope: Mapping[str, Any]) -> str:
+    return str(rope.get("rope_type") or rope.get("type") or "default")
+
+
+def _follows_length(rope: Mapping[str, Any]) -> bool:
+    """Whether rotary frequencies follow the length of what is read; HunYuan calls a fixed base dynamic."""
+    fixed = _rope_type(rope) in _FIXED_ROPE or bool(rope.get("alpha"))
+    return "long_factor" in rope or not fixed
+
+
+def revisions(config: Mapping[str, Any]) -> dict[str, int]:
+    """Version by part of the code that computes models like this one, of parts that were changed since their first.
+
+    A part's version is raised where captures of such models get other numbers; CAPTURE_VERSION would make every
+    model's anew.
+    """
+    found = {"rotary": _ROTARY} if any(map(_follows_length, ropes(config))) else {}
+    if first_position(config):
+        found["positions"] = _POSITIONS
+    return found
 
 
 def first_position(config: Mapping[str, Any]) -> int:

@@ -112,7 +112,7 @@ def load_model(source: ModelSource, dtype: str = "float32", device: str = "auto"
 
 def prepare(model: Any, source: ModelSource, *, dtype: str, device: str) -> LoadedModel:
     """Attach the tap to a model that is in memory already. Raises ModelError where its family is not supported."""
-    from tasks.models import fallback, tap
+    from tasks.models import fallback, rotary, tap
 
     anatomy = anatomy_of(model)
     _require_version(anatomy.kind, source.name)
@@ -121,6 +121,7 @@ def prepare(model: Any, source: ModelSource, *, dtype: str, device: str) -> Load
     if model.config._attn_implementation != wanted:
         model.set_attn_implementation(wanted)
     model.eval().requires_grad_(False)
+    rotary.attach(anatomy.body, source.name)
     tap.attach(anatomy)
     if tap_method == FALLBACK:
         fallback.attach(anatomy, clip=getattr(getattr(model.config, "attn_config", None), "clip_qkv", None))

@@ -15,7 +15,7 @@ from storage.errors import UsageError
 from tasks.capture.batches import group_by_tokens
 from tasks.capture.key import capture_identity, corpus_title, model_title
 from tasks.capture.settings import CaptureSettings
-from tasks.models.sources import resolve
+from tasks.models.sources import read_config, resolve
 from tasks.stages.key import stage_key
 from tasks.stages.registry import stage
 
@@ -52,7 +52,8 @@ def model(tmp_path: Path) -> Path:
 
 def identity(model: Path, corpus_digest: str = "c" * 64, **changes: object) -> str:
     settings = CaptureSettings(str(model), ("text.txt",), **changes)
-    return capture_identity(settings, resolve(str(model)), corpus_digest, settings.window or 512).key
+    source = resolve(str(model))
+    return capture_identity(settings, source, read_config(source), corpus_digest, settings.window or 512).key
 
 
 def test_key_sees_everything_that_can_change_a_number(model: Path) -> None:
@@ -78,6 +79,18 @@ def test_key_sees_everything_that_can_change_a_number(model: Path) -> None:
     assert identity(model) == base
 
 
+def test_key_sees_a_revision_of_what_computes_such_models(model: Path) -> None:
+    """Only of models that are computed otherwise than before: all others keep their key."""
+    settings, source = CaptureSettings(str(model), ("text.txt",)), resolve(str(model))
+
+    def found(rope: dict[str, object]) -> dict[str, object]:
+        config = {"model_type": "llama", "rope_parameters": rope}
+        return capture_identity(settings, source, config, "c" * 64, 512).ingredients
+
+    assert "revisions" not in found({"rope_type": "yarn", "factor": 4.0})
+    assert found({"rope_type": "dynamic", "factor": 4.0})["revisions"] == {"rotary": 2}
+
+
 def test_key_ignores_the_device_and_where_the_model_lies(model: Path) -> None:
     moved = model.rename(model.parent / "elsewhere")
     assert identity(moved, device="cpu") == identity(moved)
@@ -85,7 +98,7 @@ def test_key_ignores_the_device_and_where_the_model_lies(model: Path) -> None:
 
 def test_capture_id_names_model_and_corpus(model: Path) -> None:
     settings = CaptureSettings(str(model), ("some/Input Text.txt",))
-    found = capture_identity(settings, resolve(str(model)), "c" * 64, 512)
+    found = capture_identity(settings, resolve(str(model)), {}, "c" * 64, 512)
     assert found.capture == f"model-input-text-{found.key[:10]}"
     assert model_title(resolve(str(model) + "/")) == "model"
 
