@@ -20,7 +20,7 @@ from tasks.models.table import FAMILIES
 from tests.configurations import COMMON, EXPERTS, GQA, MIXTURE, MOSTLY_WINDOWS, VOCABULARY, configured
 from tests.hybrids import HYBRIDS
 
-# RoBERTa gives the padding token no position: it must not be among the tokens of a document
+# RoBERTa gives the padding token no position: the last of the vocabulary is not among the tokens that are drawn
 _PAD_LAST = {**COMMON, "vocab_size": 62, "pad_token_id": 61, "max_position_embeddings": 64 + 62}
 _ROUTED: dict[str, Any] = {
     "n_routed_experts": 4,

@@ -146,8 +146,7 @@ def token_tensors(
         )
     inputs: dict[str, Tensor] = {"input_ids": ids, "attention_mask": mask}
     if "position_ids" in inspect.signature(loaded.anatomy.body.forward).parameters:
-        config: Any = loaded.model.config
-        inputs["position_ids"] = (mask.cumsum(dim=1) - 1).clamp(min=0) + first_position(config.to_dict())
+        inputs["position_ids"] = _positions(loaded, ids, mask)
     elif kind.counts_padding and any(span.start for span in spans):
         raise ModelError(
             f"positions that can be given to {kind.name}",
@@ -159,6 +158,17 @@ def token_tensors(
     options = {"use_cache": False} if loaded.anatomy.causal else {}
     weights = {"output_attentions": True} if loaded.tap_method == FALLBACK else {}  # else they are not returned
     return {**moved, **options, **weights}
+
+
+def _positions(loaded: LoadedModel, ids: Tensor, mask: Tensor) -> Tensor:
+    """(B, T): each document's tokens counted from its first; RoBERTa, which counts from behind the padding token's id,
+    passes over that token where a document contains it."""
+    config: Any = loaded.model.config
+    first = first_position(config.to_dict())
+    if not loaded.anatomy.kind.positions_after_padding:
+        return (mask.cumsum(dim=1) - 1).clamp(min=0)
+    counted = mask * (ids != first - 1)
+    return counted.cumsum(dim=1) * counted + first - 1
 
 
 def check_tokens(loaded: LoadedModel, token_ids: Sequence[np.ndarray], documents: Sequence[int]) -> None:

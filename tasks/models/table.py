@@ -45,7 +45,7 @@ class Family:
     """What the attention module returns: projection (W_O's output, as it is) | more (residual or norm come with it)."""
     causal: bool = True
     positions_after_padding: bool = False
-    """Positions count from the padding token's id + 1, not from 0 (RoBERTa)."""
+    """Positions count from the padding token's id + 1, not from 0, and that token has none (RoBERTa)."""
     left_padding: bool = True
     """Whether padding before a document leaves its numbers alone."""
     since: int = 4

@@ -10,7 +10,7 @@ import transformers
 from storage.errors import CorpusError, ModelError, UsageError
 from tasks.models.run import TapSettings
 from tests.families import NAMES, tokens
-from tests.tasks.models.capturing import assert_near, capture, tiny
+from tests.tasks.models.capturing import assert_near, capture, plain_of, tiny
 
 
 @pytest.mark.parametrize("padding", ["right", "left"])
@@ -36,6 +36,24 @@ def test_a_padded_batch_equals_its_documents_alone(name: str, padding: str) -> N
         for kind in ("attention", "value", "output_input", "residual", "sink_mass", "gate"):
             for a, b in zip(getattr(got, kind), getattr(alone, kind), strict=True):
                 assert_near(a, b)
+
+
+@pytest.mark.parametrize("padding", ["right", "left"])
+@pytest.mark.parametrize("name", NAMES)
+def test_the_padding_tokens_id_in_a_document_is_what_the_plain_model_makes_of_it(name: str, padding: str) -> None:
+    """RoBERTa reads positions off token ids, and gives that token none; every other family takes it as any token."""
+    loaded = tiny(name)
+    kind, older = loaded.anatomy.kind, int(transformers.__version__.split(".")[0]) < 5
+    if padding == "left" and (not kind.left_padding or (older and (kind.hybrid or kind.counts_padding))):
+        pytest.skip(f"{kind.name} takes no padding on the left")
+    (first, second), pad = tokens(13, 9), loaded.model.config.pad_token_id
+    first[[0, 4, 5, 12]], second[3] = pad, pad
+    for ids, got in zip((first, second), capture(loaded, [first, second], padding=padding), strict=True):
+        want = plain_of(loaded, ids)
+        for at in range(len(loaded.anatomy.attended)):
+            assert_near(got.attention[at], want.attentions[at], 3e-5)
+        for layer in range(loaded.anatomy.n_layers):
+            assert_near(got.residual[layer], want.hidden_states[layer], 3e-5)
 
 
 @pytest.mark.parametrize("padding", ["right", "left"])
