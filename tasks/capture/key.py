@@ -11,7 +11,7 @@ from storage.keys import digest, slug
 from tasks.capture.settings import CaptureSettings, option, options
 from tasks.models.sources import ModelSource, model_digest, tokenizer_digest
 
-CAPTURE_VERSION = 3
+CAPTURE_VERSION = 4
 """Raised whenever a change of the code changes what a capture stores."""
 
 
