@@ -24,7 +24,7 @@ test-older: $(OLDER)/.installed ## Then the tap's tests on transformers 4.57, la
 	PYTHONPATH=$(OLDER) $(VENV)/bin/python -c 'import transformers; assert transformers.__version__.startswith("4.57"), transformers'
 	PYTHONPATH=$(OLDER) $(PYTEST) \
 		-W "ignore::DeprecationWarning:torch.jit._script" \
-		$(addprefix tests/tasks/models/test_,$(addsuffix .py,families images interventions masking padding replay scoring selfcheck tap))
+		$(addprefix tests/tasks/models/test_,$(addsuffix .py,families images interventions masking padding replay scoring selfcheck tap tokenizer))
 
 lint: $(VENV)/.dev              ## Ruff, mypy and the contracts on imports.
 	$(VENV)/bin/ruff check .

@@ -6,7 +6,7 @@ One object for all that differs between the two before the model runs and after 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -18,13 +18,14 @@ from tasks.capture.cost import ConfigShape
 from tasks.capture.settings import CaptureSettings
 from tasks.corpora.files import CorpusFile
 from tasks.corpora.images import ImageStream
+from tasks.corpora.pieces import PieceTokenizer
 from tasks.corpora.preprocessing import Preprocessor
 from tasks.corpora.readers import read_files
-from tasks.corpora.windows import Document, WindowSettings, WindowStream
+from tasks.corpora.windows import Document, WindowSettings, WindowStream, bos_of
 from tasks.models.families import family_of
 from tasks.models.patches import PatchGrid
 from tasks.models.sources import PREPROCESSOR, ModelSource
-from tasks.models.tokenizer import Encoder, open_encoder
+from tasks.models.tokenizer import Encoder, light_encoder, open_encoder
 
 _DEFAULT_WINDOW = 512
 
@@ -46,6 +47,9 @@ class Reading(Protocol):
 
     def window(self, settings: CaptureSettings) -> int:
         """Tokens of a document at most. Raises UsageError for settings that this reading has no use for."""
+
+    def proven(self) -> Reading:
+        """The same, for what is to be kept: what was read with less loaded than it takes to be sure is made sure."""
 
     def documents(self, settings: CaptureSettings, window: int, files: Sequence[CorpusFile]) -> Documents:
         """The documents of these files."""
@@ -69,12 +73,17 @@ class TextReading:
 
     source: ModelSource
     shape: ConfigShape
+    compared: Encoder | None = None
     kind: str = "text"
 
     @cached_property
     def encoder(self) -> Encoder:
-        """The model's tokenizer, opened once."""
-        return open_encoder(self.source)
+        """The model's tokenizer, opened once: without transformers where its files allow, unless it was compared."""
+        return self.compared or light_encoder(self.source)
+
+    def proven(self) -> TextReading:
+        """The same, with a tokenizer that was compared with transformers'."""
+        return replace(self, compared=open_encoder(self.source))
 
     def window(self, settings: CaptureSettings) -> int:
         """The one given, else the model's positions, at most 512."""
@@ -93,9 +102,9 @@ class TextReading:
         """Windows of the texts in these files."""
         encoder = self.encoder
         chosen = WindowSettings(window, settings.stride, settings.bos, settings.max_documents, settings.deduplicate)
-        bos = (encoder.bos_id, encoder.adds_bos)
-        texts = read_files(files, settings.field)
-        return WindowStream(texts, encoder.encode, chosen, *bos, self.shape.vocab, encode_adds=False)
+        bos = bos_of(chosen.check().bos, encoder.named_bos, encoder.front)
+        tokenize = PieceTokenizer(encoder.encode, encoder.spans, encoder.merges)
+        return WindowStream(read_files(files, settings.field), tokenize, chosen, bos, self.shape.vocab)
 
     def token_columns(self, token_ids: Sequence[np.ndarray]) -> dict[str, Any]:
         """Ids of the vocabulary, and what it calls them."""
@@ -154,6 +163,10 @@ class ImageReading:
                 got, remedy = f"{value!r}: {reason}", f"Leave --{name} out."
                 raise UsageError(f"no {name} for a model that reads images", got=got, where=name, remedy=remedy)
         return n_tokens
+
+    def proven(self) -> ImageReading:
+        """Itself: images are read in one way."""
+        return self
 
     def documents(self, settings: CaptureSettings, window: int, files: Sequence[CorpusFile]) -> ImageStream:
         """The images in these files."""

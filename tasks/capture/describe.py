@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -65,6 +65,10 @@ class CaptureDescription:
     def documents(self) -> Documents:
         """The documents, one after the other, as they are read; what was left out is known at the end."""
         return self.reading.documents(self.settings, self.window, self.files)
+
+    def proven(self) -> CaptureDescription:
+        """The same with documents that may be kept: their token ids are transformers'."""
+        return replace(self, reading=self.reading.proven())
 
 
 def announce_nothing(_kind: str, _total: float, _unit: str) -> AbstractContextManager[object]:

@@ -106,7 +106,7 @@ def _document_columns(windows: dict[str, list], token_ids: list[np.ndarray], nll
 
 
 def _token_columns(folder: CaptureFolder, token_ids: list[np.ndarray], nll: list[np.ndarray]) -> dict[str, Any]:
-    reading = reading_of(resolve(folder.model), folder.record["model_config"])
+    reading = reading_of(resolve(folder.model), folder.record["model_config"]).proven()
     lengths = np.asarray([len(ids) for ids in token_ids])
     return {
         "doc": np.repeat(np.arange(len(lengths), dtype=np.int32), lengths),

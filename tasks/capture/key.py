@@ -13,7 +13,7 @@ from tasks.capture.settings import CaptureSettings, option, options
 from tasks.models.families import revisions
 from tasks.models.sources import ModelSource, model_digest, tokenizer_digest
 
-CAPTURE_VERSION = 3
+CAPTURE_VERSION = 4
 """Raised whenever a change of the code changes what every capture stores; where it changes captures of some models
 alone, their part's version in `families.revisions` is."""
 

@@ -150,7 +150,7 @@ def _prepare(described: CaptureDescription, runs: str) -> str:
 
 def _lay_out(fs: Filesystem, manifest: Manifest, described: CaptureDescription, staging: str) -> None:
     layout, staged = manifest.layout, under(staging, "windows.parquet")
-    documents = described.documents()
+    documents = described.proven().documents()
     windows, lengths = write_windows(fs, staged, documents)
     plan = _plan(described, DocumentLengths(lengths, documents.left_out), fs.free_bytes())
     if not plan.fits:

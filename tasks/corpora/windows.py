@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from storage.errors import CorpusError, UnknownName, UsageError
-from tasks.corpora.pieces import context
 
 if TYPE_CHECKING:
     from tasks.corpora.readers import Text
@@ -88,27 +87,21 @@ class WindowStream:
     def __init__(
         self,
         texts: Iterable[Text],
-        encode: Callable[[str], list[int]],
+        tokenize: Callable[[Iterable[str]], Iterable[np.ndarray]],
         settings: WindowSettings,
-        bos_id: int | None,
-        adds_bos: bool,
+        bos: int | None,
         vocab_size: int,
-        encode_adds: bool | None = None,
     ) -> None:
         """Cut every text into windows; a window never spans two texts.
 
-        encode: text → token ids.
-        bos_id: the id of the BOS token; None if the tokenizer has none.
-        adds_bos: whether the tokenizer puts it in front of a text.
+        tokenize: the pieces of one text → its token ids, no special token among them.
+        bos: the token that every document begins with; None for none.
         vocab_size: ids are below this.
-        encode_adds: whether `encode` puts it there; by default as `adds_bos` says.
-        Raises UsageError (settings; a BOS token wanted where there is none). While cutting: CorpusError (no text, no
-        document of two tokens, an id that is no token of the model).
+        Raises UsageError (settings). While cutting: CorpusError (no text, no document of two tokens, an id that is no
+        token of the model).
         """
         self._texts, self._settings = texts, settings.check()
-        self._bos = bos_of(settings.bos, bos_id, adds_bos)
-        encode_adds = adds_bos if encode_adds is None else encode_adds
-        self._encode, self._added, self._vocab_size = encode, bos_id if encode_adds else None, vocab_size
+        self._tokenize, self._bos, self._vocab_size = tokenize, bos, vocab_size
         self.left_out = {TOO_SHORT: 0, **({REPEATED: 0} if settings.deduplicate else {})}
         self.n_texts = 0
         self._seen = Seen() if settings.deduplicate else None
@@ -135,43 +128,36 @@ class WindowStream:
             )
 
     def _cut(self) -> Iterator[Document]:
-        cutter, before = Cutter(self._settings, self._bos), None
-        for text in self._texts:
-            self.n_texts += before is None
-            ids = self._ids(text, before)
-            for start, token_ids in cutter.cut(ids, ends=not text.more):
+        texts = iter(self._texts)
+        for text in texts:
+            self.n_texts += 1
+            cutter, before = Cutter(self._settings, self._bos), 0
+            for ids in self._tokenize(_pieces(text, texts)):
+                for start, token_ids in cutter.cut(self._checked(ids, text.source, before), ends=False):
+                    yield Document(token_ids, text.source, start)
+                before += len(ids)
+            for start, token_ids in cutter.cut(np.empty(0, np.int32), ends=True):
                 yield Document(token_ids, text.source, start)
-            if text.more:
-                before = context(text.text)
-            else:
-                cutter, before = Cutter(self._settings, self._bos), None
 
-    def _ids(self, text: Text, before: str | None) -> np.ndarray:
-        """(n,) int32 ids of a text or piece, without the BOS token that the tokenizer adds.
-
-        A piece is tokenised behind the end of the piece `before`, whose ids are then taken off: some tokenizers put a
-        token of their own in front of whatever they are given. Where they join the two, the piece is tokenised alone.
-        """
-        if before is not None:
-            both, shown = self._encoded(before + text.text), self._encoded(before)
-            if np.array_equal(both[: len(shown)], shown):
-                return self._checked(both[len(shown) :], text)
-        return self._checked(self._encoded(text.text), text)
-
-    def _encoded(self, text: str) -> np.ndarray:
-        ids = np.asarray(self._encode(text), dtype=np.int64)
-        return ids[1:] if self._added is not None and len(ids) and ids[0] == self._added else ids
-
-    def _checked(self, ids: np.ndarray, text: Text) -> np.ndarray:
+    def _checked(self, ids: np.ndarray, source: str, before: int) -> np.ndarray:
+        """(n,) int32, of which `before` came already."""
         wrong = np.flatnonzero((ids < 0) | (ids >= self._vocab_size))
         if len(wrong):
             raise CorpusError(
                 f"token ids from 0 to {self._vocab_size - 1}, the model's vocabulary",
                 got=f"id {ids[wrong[0]]}",
-                where=f"{text.source}, token {wrong[0]}",
+                where=f"{source}, token {before + wrong[0]}",
                 remedy="The tokenizer is of another model: give the one that belongs to it.",
             )
         return ids.astype(np.int32)
+
+
+def _pieces(text: Text, following: Iterator[Text]) -> Iterator[str]:
+    """The pieces of one text, of which the first is here and the others follow."""
+    yield text.text
+    while text.more:
+        text = next(following)
+        yield text.text
 
 
 class Seen:
@@ -188,21 +174,29 @@ class Seen:
         return known
 
 
-def bos_of(policy: str, bos_id: int | None, adds_bos: bool) -> int | None:
+def bos_of(policy: str, named: int | None, front: Sequence[int]) -> int | None:
     """The token that every document begins with under a policy (auto, always, never); None for none.
 
-    Raises UsageError where one is wanted of a tokenizer that has none.
+    named: the BOS token that the tokenizer names; front: the tokens that it puts in front of a text by itself, of which
+    a single one is its BOS token, whatever it names.
+    Raises UsageError where one is wanted of a tokenizer that has none, and for auto where several are in front.
     """
-    if policy == "never" or (policy == "auto" and not adds_bos):
+    where = f"BOS policy '{policy}'"
+    if policy == "never" or (policy == "auto" and not front):
         return None
-    if bos_id is None:
+    if policy == "auto" and len(front) > 1:
+        always = "" if named is None else ", or --bos always for the BOS token that it names"
         raise UsageError(
-            "a tokenizer with a BOS token",
-            got="one without",
-            where=f"BOS policy '{policy}'",
-            remedy="Use --bos never.",
+            "a tokenizer that puts one token in front of a text",
+            got=f"one that puts {len(front)} there (ids {', '.join(map(str, front))})",
+            where=where,
+            remedy=f"Use --bos never{always}.",
         )
-    return bos_id
+    if len(front) == 1:
+        return front[0]
+    if named is None:
+        raise UsageError("a tokenizer with a BOS token", got="one without", where=where, remedy="Use --bos never.")
+    return named
 
 
 class Cutter:

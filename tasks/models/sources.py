@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.resources
 import importlib.util
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 from storage.errors import ForeignStore, ModelError, UsageError
 from storage.keys import digest, file_digest
 from tasks.models.gguf import gguf_config
+from tasks.models.json_file import read_object
 from tasks.progress import told_digest
 
 SAMPLE = "sample"
@@ -23,18 +23,16 @@ _NAMES = f"Give a folder, a .gguf file, a hub id such as EleutherAI/pythia-70m, 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 PREPROCESSOR = "preprocessor_config.json"
 """How a model that reads images wants them: its tokenizer, so to say."""
-_TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "tokenizer.model",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "vocab.txt",
-    "merges.txt",
-)
 # tokenizer_config.json alone is settings: one of these is needed to turn text into ids.
-_VOCABULARIES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
+_VOCABULARIES = (
+    *("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "spm.model", "bpe.codes"),
+    *("sentencepiece.bpe.model", "sentencepiece.model", "tiktoken.model", "tekken.json"),
+)
+_TOKENIZER_FILES = (
+    *_VOCABULARIES,
+    *("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "merges.txt", "emoji.json"),
+    "tokenizer.*.json",  # of chosen versions of transformers
+)
 
 
 @dataclass(frozen=True)
@@ -88,14 +86,7 @@ def read_config(source: ModelSource) -> dict[str, Any]:
     """The model's configuration as plain values; of a GGUF file, its sizes under the same names."""
     if source.gguf_file:
         return gguf_config(str(source.path(source.gguf_file)))
-    path = source.path("config.json")
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ModelError("a config.json that can be read", got=str(error), where=str(path)) from error
-    if not isinstance(config, dict):
-        raise ModelError("a config.json with an object", got=type(config).__name__, where=str(path))
-    return config
+    return read_object(source.path("config.json"))
 
 
 def model_digest(source: ModelSource) -> str:
@@ -135,7 +126,8 @@ def tokenizer_digest(source: ModelSource) -> str | None:
     if not has_tokenizer(source):
         images = source.path(PREPROCESSOR)
         return digest({PREPROCESSOR: file_digest(images)}) if images.is_file() else None
-    present = [name for name in _TOKENIZER_FILES if source.path(name).is_file()]
+    folder = Path(source.folder)
+    present = sorted({path.name for pattern in _TOKENIZER_FILES for path in folder.glob(pattern) if path.is_file()})
     return digest({name: file_digest(source.path(name)) for name in present})
 
 

@@ -97,7 +97,7 @@ def _encoder(replay: CapturedReplay) -> ItemEncoder:
     prepared, loaded = replay.prepared, captured_model(replay.prepared)
     config: Any = loaded.model.config
     encoder = captured_encoder(loaded.source, prepared.record["ingredients"]["tokenizer_digest"])
-    bos = bos_of(prepared.settings["bos"], encoder.bos_id, encoder.adds_bos)
+    bos = bos_of(prepared.settings["bos"], encoder.named_bos, encoder.front)
     return ItemEncoder(encoder.encode, bos, max_positions(config.to_dict()))
 
 

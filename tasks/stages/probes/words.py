@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from storage.errors import CorpusError
+from storage.errors import CorpusError, ModelError
 from tasks.capture.documents import read_windows
 from tasks.corpora.files import files_digest
 from tasks.corpora.treebank import NONE, TreebankSentence, last_tokens, read_treebank, treebank_files
 from tasks.models.sources import resolve
-from tasks.models.tokenizer import Encoder, captured_encoder
+from tasks.models.tokenizer import Spans, captured_encoder
 
 if TYPE_CHECKING:
     from tasks.capture.folder import CaptureFolder
@@ -34,16 +34,24 @@ def words_of(prepared: CaptureFolder, documents: Sequence[int], parameters: Prob
 
     A word is where its last token is. Words that share it, and those of which no token is in the document, are left
     out and counted. Of windows that overlap, the first has the word.
-    Raises CorpusError for a capture whose corpus is no treebank, ForeignStore where its tokenizer changed.
+    Raises CorpusError for a capture whose corpus is no treebank, ForeignStore where its tokenizer changed, ModelError
+    where that does not say which characters a token stands for.
     """
     known, captured = _treebank(prepared, parameters, key), prepared.record["ingredients"]["tokenizer_digest"]
     encoder = captured_encoder(resolve(prepared.model), captured)
+    if encoder.spans is None:
+        raise ModelError(
+            "a tokenizer that says which characters its tokens stand for",
+            got="one that does not",
+            where=prepared.model,
+            remedy="Save the model with its fast tokenizer (tokenizer.json).",
+        )
     windows, counts = read_windows(prepared.fs, prepared.layout), dict.fromkeys(COUNTS, 0)
     found = [np.empty((0, len(OF_WORD)), np.int32)]
     for doc in documents:
         source, start = (windows[name][doc].as_py() for name in ("source", "start_token"))
         ids = windows["token_ids"][doc].values.to_numpy()
-        match = _sentence(known, encoder, source, start, ids)
+        match = _sentence(known, encoder.spans, source, start, ids)
         if match is None:
             counts["documents_without_a_sentence"] += 1
             continue
@@ -71,12 +79,12 @@ def _overlap(prepared: CaptureFolder, start: int, head: int) -> int:
 
 
 def _sentence(
-    known: Known, encoder: Encoder, source: str, start: int, ids: np.ndarray
+    known: Known, spans: Callable[[str], Spans], source: str, start: int, ids: np.ndarray
 ) -> tuple[int, TreebankSentence, np.ndarray, np.ndarray, int] | None:
     """The sentence that a document is a window of, its words' last tokens, whether they share them, and how many
     tokens stand in front of the text (0 or 1); None where no sentence of that place has those tokens."""
     for number, sentence in known.get(place_of(source), ()):
-        tokens, offsets = encoder.spans(sentence.text)
+        tokens, offsets, _ = spans(sentence.text)
         for head in (0, 1):
             if np.array_equal(tokens[start : start + len(ids) - head], ids[head:]):
                 return number, sentence, *last_tokens(sentence.spans, offsets), head

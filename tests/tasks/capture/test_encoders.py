@@ -181,10 +181,10 @@ def test_a_window_of_bert_begins_with_cls(loaded_by: str, tmp_path: Path) -> Non
         (folder / "tokenizer_config.json").write_text(json.dumps(config))
         (folder / "config.json").write_text(json.dumps({"model_type": "bert"}))
         encoder = open_encoder(ModelSource("tiny", str(folder)))
-        ids[begins] = (encoder.bos_id, encoder.adds_bos, encoder.encode("a"))
-    assert ids["[CLS] $A"] == (2, True, [5])
+        ids[begins] = (encoder.bos_id, encoder.front, encoder.encode("a"))
+    assert ids["[CLS] $A"] == (2, (2,), [5])
     if loaded_by == "PreTrainedTokenizerFast":  # BertTokenizer lays its own [CLS] over what the file says
-        assert ids["$A"] == (None, False, [5])
+        assert ids["$A"] == (None, (), [5])
 
 
 def test_an_encoder_has_no_window_whatever_its_configuration_says(tmp_path: Path) -> None:

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from tasks.corpora.files import expand, files_digest
+from tasks.corpora.pieces import PieceTokenizer
 from tasks.corpora.readers import Text
-from tasks.corpora.windows import Document, WindowSettings, WindowStream
+from tasks.corpora.windows import Document, WindowSettings, WindowStream, bos_of
 
 
 @dataclass(frozen=True)
@@ -24,9 +25,10 @@ def windows(
     bos_id: int | None,
     adds_bos: bool,
     vocab_size: int,
-    encode_adds: bool | None = None,
 ) -> Cut:
-    stream = WindowStream(texts, encode, settings, bos_id, adds_bos, vocab_size, encode_adds)
+    """encode: adds no special token; bos_id: the BOS token; adds_bos: whether the tokenizer puts it in front."""
+    bos = bos_of(settings.check().bos, bos_id, [bos_id] if adds_bos and bos_id is not None else [])
+    stream = WindowStream(texts, PieceTokenizer(encode), settings, bos, vocab_size)
     return Cut(list(stream), stream.left_out, stream.n_texts)
 
 

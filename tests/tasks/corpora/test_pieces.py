@@ -1,21 +1,17 @@
-"""Long texts in pieces: together they are the text, and their tokens those of the whole."""
+"""Long texts in pieces: together they are the text, wherever its chunks end."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.corpora import pieces as module
 from tasks.corpora.files import expand
-from tasks.corpora.pieces import context, pieces
+from tasks.corpora.pieces import pieces
 from tasks.corpora.readers import Text, read_files, read_texts
 from tasks.corpora.windows import WindowSettings
-from tasks.models.sources import resolve
-from tasks.models.tokenizer import open_encoder
 from tests.tasks.corpora.cutting import Cut, windows
 
 CHUNKS = st.lists(st.text(alphabet="ab \n\t", max_size=30), max_size=12)
@@ -35,12 +31,10 @@ def test_where_chunks_end_changes_nothing(some: list[str], others: list[str], si
     assert list(pieces([*some, *others], size)) == list(pieces([joined], size))
 
 
-def test_a_piece_ends_at_a_line_before_a_word_or_between_words() -> None:
-    assert [p for p, _ in pieces(["one\ntwo\n\n three four"], 12)] == ["one\n", "two\n\n three", " four"]
-    assert [p for p, _ in pieces(["abcdefgh"], 3)] == ["abc", "def", "gh"]
+def test_pieces_by_hand() -> None:
+    assert list(pieces(["abcd", "efgh"], 3)) == [("abc", True), ("def", True), ("gh", False)]
+    assert list(pieces(["abc"], 3)) == [("abc", False)]
     assert list(pieces([])) == [("", False)]
-    assert context("one\ntwo\nthree\n") == "three\n"
-    assert len(context("x" * 10_000)) == module.CONTEXT
 
 
 @given(st.lists(st.integers(0, 9), max_size=60), st.integers(2, 9), st.none() | st.integers(1, 9), st.data())
@@ -55,31 +49,13 @@ def test_windows_of_pieces_are_windows_of_the_text(
 
     def cut(given: list[Text]) -> Cut:
         given = [*given, Text("12", "b")]
-        return windows(given, lambda text: [0, *map(int, text)], settings, 0, True, 10)
+        return windows(given, lambda text: [*map(int, text)], settings, 0, True, 10)
 
     pieced, whole = cut(texts), cut([Text("".join(map(str, ids)), "a")])
     assert (pieced.left_out, pieced.n_texts) == (whole.left_out, 2)
     assert [(d.source, d.start, d.token_ids.tolist()) for d in pieced.documents] == [
         (d.source, d.start, d.token_ids.tolist()) for d in whole.documents
     ]
-
-
-@pytest.mark.parametrize("model", ["stories260K", "shakespeare-char-llama"])
-def test_tokens_of_pieces_are_tokens_of_the_text(
-    model: str, fixtures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also of a tokenizer that puts a blank in front of what it is given: it is shown the line before."""
-    folder = fixtures / "models" / model
-    encoder = open_encoder(resolve(str(folder)))
-    text = (fixtures / "data" / "tinyshakespeare" / "input.txt").read_text()[:40_000]
-    (tmp_path / "text.txt").write_text(text)
-    whole = encoder.encode(text)
-    monkeypatch.setattr("tasks.corpora.readers.PIECE", 1500)
-    texts = list(read_files(expand([str(tmp_path / "text.txt")]), None))
-    assert len(texts) > 20
-    settings = WindowSettings(64, bos="never")
-    found = windows(texts, encoder.encode, settings, encoder.bos_id, False, 1 << 20).documents
-    np.testing.assert_array_equal(np.concatenate([d.token_ids for d in found]), whole)
 
 
 def test_a_text_file_is_never_in_memory_as_a_whole(tmp_path: Path) -> None:

@@ -89,10 +89,11 @@ def test_the_last_token_of_a_word_is_the_last_that_stands_for_any_of_it() -> Non
 @pytest.mark.parametrize("model", ["stories260K", "shakespeare-char-llama"])
 def test_every_word_of_a_real_treebank_ends_in_a_token(fixtures: Path, model: str) -> None:
     encoder = open_encoder(resolve(str(fixtures / "models" / model)))
-    words, shared = 0, 0
+    words, shared, spans = 0, 0, encoder.spans
+    assert spans is not None
     for sentence in read_treebank(treebank_files([str(fixtures / "data/ud_ewt/en_ewt-ud-dev.conllu")])):
         assert NONE not in sentence.depths
-        ids, offsets = encoder.spans(sentence.text)
+        ids, offsets, _ = spans(sentence.text)
         assert ids == encoder.encode(sentence.text)
         last, both = last_tokens(sentence.spans, offsets)
         assert (last != NONE).all()

@@ -36,7 +36,7 @@ def run(ids: list[list[int]], chosen: WindowSettings, adds_bos: bool) -> Cut | N
     texts = [Text("".join(chr(65 + i) for i in text), str(n)) for n, text in enumerate(ids)]
 
     def encode(text: str) -> list[int]:
-        return [BOS] * adds_bos + [ord(c) - 65 for c in text]
+        return [ord(c) - 65 for c in text]
 
     try:
         return windows(texts, encode, chosen, BOS, adds_bos, VOCABULARY)
@@ -161,7 +161,7 @@ def test_real_tokenizers_give_the_text_back(fixtures: Path, model: str, policy: 
     assert adds == (model != "shakespeare-char-neox")
     found = windows(
         [text],
-        lambda t: tokenizer.encode(t).ids,
+        lambda t: tokenizer.encode(t, add_special_tokens=False).ids,
         WindowSettings(128, bos=policy),
         bos,
         adds,
