@@ -92,7 +92,7 @@ class CaptureSettings(BaseModel):
     max_documents: Annotated[
         StrictInt | None,
         Option(
-            least=1,
+            least=0,
             expected="a number of documents, or 0 for all",
             unset="all (`0`); 48 for `run` and `plan` without CONFIG",
             example=48,
@@ -175,6 +175,11 @@ class CaptureSettings(BaseModel):
     def _allowed(cls, value: Any, info: ValidationInfo) -> Any:
         option(str(info.field_name)).check(str(info.field_name), value)
         return value
+
+    @validates("max_documents", mode="after")
+    @classmethod
+    def _zero_is_all(cls, value: int | None) -> int | None:
+        return value or None
 
     @validates("store_dtype", mode="after")
     @classmethod

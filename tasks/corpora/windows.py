@@ -51,7 +51,7 @@ class WindowSettings:
         if self.bos not in BOS_POLICIES:
             raise UnknownName.among("BOS policy", self.bos, BOS_POLICIES, where=where)
         if self.max_documents is not None and self.max_documents < 1:
-            raise UsageError("at most some number of documents from 1 on", got=str(self.max_documents), where=where)
+            raise UsageError("a cap of at least 1 document", got=str(self.max_documents), where=where)
         return self
 
 

@@ -306,3 +306,6 @@ FAMILIES: Mapping[str, Family] = {
     family.model_type: family
     for family in (*_rms_families(), *_hybrids(), *_layer_norm_families(), *_encoders(), *_image_encoders())
 }
+
+TOKENIZER_OF_ITS_OWN = frozenset({"qwen2", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen4_exp"})
+"""Types of models for which transformers 5 takes a tokenizer of its own, whatever tokenizer_config.json names."""

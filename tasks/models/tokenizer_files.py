@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tasks.models.json_file import read_object
+from tasks.models.table import TOKENIZER_OF_ITS_OWN
 
 if TYPE_CHECKING:
     from tokenizers import AddedToken, Tokenizer
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 CONFIG, TOKENIZER = "tokenizer_config.json", "tokenizer.json"
 _PLAIN = {"PreTrainedTokenizerFast", "TokenizersBackend"}
 """Classes that are nothing but the file."""
-_OTHER_CLASS = {"qwen2", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen4_exp"}
-"""Types of models for which transformers 5 takes a class of its own, whatever tokenizer_config.json names."""
 _OTHER_FILES = ("tekken.json",)
 """What transformers may read in place of the file."""
 
@@ -48,7 +47,7 @@ def plain_config(folder: Path, model_type: str) -> dict[str, Any] | None:
     if not (folder / TOKENIZER).is_file() or not (folder / CONFIG).is_file():
         return None
     config = read_object(folder / CONFIG)
-    if config.get("tokenizer_class") not in _PLAIN or model_type in _OTHER_CLASS:
+    if config.get("tokenizer_class") not in _PLAIN or model_type in TOKENIZER_OF_ITS_OWN:
         return None
     known = {*_WITHOUT_EFFECT, *_NAMED, *_LISTED, _ADDED, "add_prefix_space", "split_special_tokens"}
     others = [name for name in config if name not in known and not name.endswith("_token")]

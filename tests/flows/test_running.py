@@ -49,7 +49,7 @@ def test_run_again_and_changed(call: Call, call_flow: Call, capture_arguments: t
     before = _tensor_times(tmp_path / "runs")
 
     again = call_flow(*arguments)
-    assert "capture: 1 of 1 shards reused" in again.err
+    assert "capture: 1 of 1 shard reused" in again.err
     assert [work["reused"] for work in again.content["work"]] == [1] * (1 + len(STAGES))
     assert (again.content["capture"], again.content["tables"]) == (content["capture"], content["tables"])
     assert _tensor_times(tmp_path / "runs") == before

@@ -73,8 +73,8 @@ def test_broken_checks_are_counted() -> None:
         CheckResult("b", "x", False, 10, 2, 1.0, ""),
         CheckResult("c", "x", True, 0, 0, None, ""),
     ]
-    assert checks_told(results) == "1 checks of 1,500 rows hold; 1 broken; 1 had nothing to check"
-    assert checks_told(results[:1]) == "1 checks of 1,500 rows hold"
+    assert checks_told(results) == "1 check of 1,500 rows holds; 1 broken; 1 had nothing to check"
+    assert checks_told(results[:1]) == "1 check of 1,500 rows holds"
 
 
 def test_errors_beyond_tolerance_end_with_1(
@@ -94,7 +94,7 @@ def test_errors_beyond_tolerance_end_with_1(
     assert asked == [(made.runs, made.capture, 1, 0)]
     told = capsys.readouterr().out
     assert "attention of layer 0, document 4, head 1: wrong" in told
-    assert "documents 4; 1 errors beyond tolerance" in told
+    assert "documents 4; 1 error beyond tolerance" in told
 
 
 def test_a_wrong_number_of_documents_is_wrong_usage(call_here: Call) -> None:

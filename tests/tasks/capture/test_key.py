@@ -124,13 +124,17 @@ def test_stage_key_depends_on_parameters_seed_and_capture() -> None:
     assert stage_key(declared, declared.parameters(), "a", 0) in keys
 
 
+def test_no_documents_at_most_are_all_of_them() -> None:
+    assert CaptureSettings("model", ("text",), max_documents=0) == CaptureSettings("model", ("text",))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"dtype": "float8"}, "one of float32, float16, bfloat16, got 'float8', in dtype"),
         ({"padding": "both"}, "one of right, left, got 'both', in padding"),
         ({"attention": "packed"}, "one of stored, rebuilt, none, auto, got 'packed', in attention"),
-        ({"max_documents": 0}, "at least 1, got 0, in max_documents"),
+        ({"max_documents": -1}, "a number of documents, or 0 for all, got -1, in max_documents"),
     ],
 )
 def test_settings_that_cannot_be(change: dict, message: str) -> None:

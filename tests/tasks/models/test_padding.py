@@ -27,6 +27,7 @@ def test_a_padded_batch_equals_its_documents_alone(name: str, padding: str) -> N
         with pytest.raises(ModelError, match=rf"{kind.name}, whose layers without attention mix padding in.*right"):
             capture(loaded, ids, padding=padding)
         return
+    rounding = 3e-5 if kind.hybrid else 1e-5  # a scan over chunks adds up in another order where there is padding
     together = capture(loaded, ids, padding=padding)
     for document, got in zip(ids, together, strict=True):
         alone = capture(loaded, [document])[0]
@@ -35,7 +36,7 @@ def test_a_padded_batch_equals_its_documents_alone(name: str, padding: str) -> N
             assert_near(got.nll[1:], alone.nll[1:])
         for kind in ("attention", "value", "output_input", "residual", "sink_mass", "gate"):
             for a, b in zip(getattr(got, kind), getattr(alone, kind), strict=True):
-                assert_near(a, b)
+                assert_near(a, b, rounding)
 
 
 @pytest.mark.parametrize("padding", ["right", "left"])

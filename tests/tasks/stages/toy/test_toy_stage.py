@@ -80,6 +80,6 @@ def test_run_status_query_and_verify_know_the_stage(call: Any) -> None:
 
 
 def test_its_words_are_refused_with_the_nearest(call: Any) -> None:
-    code, answer, _ = call("stage", "toy", "--set", "toy.norms=l3")
+    code, answer, _ = call("stage", "toy", "--set", "toy.norms=l22")
     assert code == 2
-    assert answer["error"]["message"] == "expected the name of a norm, got 'l3', in toy.norms. Did you mean 'l2'?"
+    assert answer["error"]["message"] == "expected the name of a norm, got 'l22', in toy.norms. Did you mean 'l2'?"
