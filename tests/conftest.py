@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -25,6 +26,12 @@ def fixtures_folder() -> Path | None:
         if candidate and (Path(candidate) / "models").is_dir():
             return Path(candidate).resolve()
     return None
+
+
+def pytest_collection_finish() -> None:
+    """What all test modules imported stays: the captures' own collections of garbage need not look through it."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

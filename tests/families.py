@@ -211,7 +211,7 @@ REPLAYABLE = tuple(name for name in DECODERS if name != "gemma3n_text")
 """Gemma 3n's later layers need the keys and values of earlier ones."""
 
 
-_SPREAD = {"zamba": 1.0}
+_SPREAD = {"zamba": 1.0, "zamba2": 1.0}
 """Where weights as large as the others' would multiply rounding by hundreds."""
 
 

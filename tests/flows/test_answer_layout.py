@@ -288,20 +288,20 @@ def test_interrupted_while_it_loads(number: int, tmp_path: Path, home: Path) -> 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_in_duckdb(number: signal.Signals, home: Path, tmp_path: Path) -> None:
     """One clear line and exit code 3, as everywhere, also while DuckDB works."""
-    started = subprocess.Popen(
-        [sys.executable, "-P", "-m", "tests.flows.endless"],
+    with subprocess.Popen(
+        [sys.executable, "-P", "-m", "tests.endless"],
         env=environment(home),
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-    )
-    try:
+    ) as started:
         assert started.stdout is not None and started.stdout.readline() == "begun\n", started.communicate()
         started.send_signal(number)
-        out, err = started.communicate(timeout=60)
-    finally:
-        started.kill()
+        try:
+            out, err = started.communicate(timeout=60)
+        finally:
+            started.kill()
     assert (started.returncode, err.strip()) == (3, "theodolite: interrupted; the same command resumes")
     content = json.loads(out.splitlines()[-1])
     assert (content["exit"], content["error"]["kind"]) == (3, "Interrupted")

@@ -36,6 +36,7 @@ def answers(server: LocalServer) -> bool:
         return answer.status == 200
 
 
+@pytest.mark.slow
 def test_two_at_once_on_one_home(servers: list[LocalServer]) -> None:
     """They start one after the other, since the first may make the database, and then run side by side."""
     servers += [LocalServer(), LocalServer()]

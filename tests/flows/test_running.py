@@ -30,12 +30,12 @@ def capture_arguments(fixtures: Path) -> tuple[str, ...]:
     return ("--model", str(model), "--corpus", str(corpus))
 
 
-def test_run_again_and_changed(call: Call, call_flow: Call, capture_arguments: tuple[str, ...], tmp_path: Path) -> None:
+def test_run_again_and_changed(call_flow: Call, capture_arguments: tuple[str, ...], tmp_path: Path) -> None:
     """From nothing to tables; again, where nothing is done; with another parameter, where only the stage is."""
     shutil.copytree(capture_arguments[1], tmp_path / "model")
     corpus = capture_arguments[2:]
     arguments = ("run", "--model", "model", *corpus, "--max-documents", "5", "--window", "96", "--json")
-    first = call(*arguments)
+    first = call_flow(*arguments)
     assert first.code == 0, first.err
     content = first.content
     assert content["work"] == [
@@ -175,6 +175,8 @@ def _running(arguments: tuple[str, ...], home: Path, cwd: Path) -> Iterator[subp
         started.communicate()
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_and_resumed(
     number: signal.Signals, call: Call, home: Path, capture_arguments: tuple[str, ...], tmp_path: Path
@@ -197,6 +199,8 @@ def test_interrupted_and_resumed(
     assert (resumed.content["capture"], resumed.content["tables"]["documents"]) == (content["capture"], 80)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.skipif(sys.platform != "linux", reason="finds and awaits the child of a child as Linux does")
 def test_killed_leaves_no_server(home: Path, capture_arguments: tuple[str, ...], tmp_path: Path) -> None:
     """Prefect's own temporary server would stay for ever; ours ends with the command, however that ends."""
@@ -212,6 +216,7 @@ def test_killed_leaves_no_server(home: Path, capture_arguments: tuple[str, ...],
     assert ended == [server]
 
 
+@pytest.mark.slow
 def test_prefect_home_that_cannot_be_made(capture_arguments: tuple[str, ...], tmp_path: Path) -> None:
     from tests.flows.command import theodolite
 
@@ -237,6 +242,8 @@ def test_trained_model_can_be_captured(call_flow: Call, tmp_path: Path) -> None:
     assert captured.content["tables"]["documents"] == 2
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_two_at_once_share_the_work(capture_arguments: tuple[str, ...], tmp_path: Path) -> None:
     """Two commands of one key, on one new Prefect home: both end well, and nothing is there twice."""
     arguments = ("capture", *capture_arguments, "--max-documents", "40", "--window", "128", "--json")

@@ -17,7 +17,7 @@ import pytest
 from storage.errors import CaptureCheckError, IncompleteRun, StorageFull, UsageError
 from storage.warehouse import run_sql
 from tasks.progress import Progress, emit, listening
-from tests.flows.endless import endless_query
+from tests.endless import endless_query
 
 pytestmark = pytest.mark.usefixtures("prefect_here")
 

@@ -107,6 +107,7 @@ def run(tmp_path: Path, model: Path, corpus: Path, **options: object) -> dict[st
 
 
 @linux
+@pytest.mark.slow
 def test_300_batches_leave_memory_as_it_was(tmp_path: Path) -> None:
     model, corpus = save_model(tmp_path / "model"), tmp_path / "corpus.txt"
     corpus.write_text("All that glisters is not gold; often have you heard that told.\n" * 600)
@@ -120,6 +121,7 @@ def test_300_batches_leave_memory_as_it_was(tmp_path: Path) -> None:
 
 
 @linux
+@pytest.mark.slow
 def test_ten_more_layers_take_no_more_memory(tmp_path: Path) -> None:
     """One layer of attention is 8 MiB here, and what ten layers hold by themselves would be 84."""
     corpus = tmp_path / "corpus.txt"

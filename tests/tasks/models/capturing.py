@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,12 @@ class Document:
 def tiny(name: str, *, dtype: str = "float32", device: str = "cpu") -> LoadedModel:
     model = tiny_model(name, dtype=getattr(torch, dtype)).to(device)
     return prepare(model, ModelSource(f"tiny-{name}", ""), dtype=dtype, device=device)
+
+
+@cache
+def shared(name: str) -> LoadedModel:
+    """`tiny(name)`, made once for all tests that leave the model as it is."""
+    return tiny(name)
 
 
 def capture(loaded: LoadedModel, ids: Sequence[np.ndarray], **settings: Any) -> list[Document]:

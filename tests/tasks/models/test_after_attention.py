@@ -13,7 +13,7 @@ from tasks.models.after_attention import norms_after, output_scale
 from tasks.models.anatomy import Anatomy
 from tasks.models.sublayers import norms
 from tests.families import DECODERS, ENCODERS, IMAGE_NAMES
-from tests.tasks.models.capturing import tiny
+from tests.tasks.models.capturing import shared, tiny
 
 OUTPUT = {
     "gemma2": "post_attention_layernorm",
@@ -39,7 +39,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", [name for name in DECODERS if name not in REFUSED])
 def test_every_decoder(name: str) -> None:
-    anatomy = tiny(name).anatomy
+    anatomy = shared(name).anatomy
     found = norms_after(anatomy)
     assert tuple(found) == anatomy.attended
     declared = OUTPUT.get(name) or SUM.get(name)
@@ -59,18 +59,18 @@ def test_every_decoder(name: str) -> None:
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_norm_of_something_else_is_refused(name: str) -> None:
     with pytest.raises(ModelError, match=f"a norm after attention that is of its output.* in {REFUSED[name]}, in lay"):
-        norms_after(tiny(name).anatomy)
+        norms_after(shared(name).anatomy)
 
 
 @pytest.mark.parametrize("name", ENCODERS)
 def test_encoders_norm_the_sum(name: str) -> None:
-    found = norms_after(tiny(name).anatomy)
+    found = norms_after(shared(name).anatomy)
     assert all(linear is not None and linear.where == "sum" and linear.centres for linear in found.values())
 
 
 @pytest.mark.parametrize("name", IMAGE_NAMES)
 def test_encoders_of_images_norm_before(name: str) -> None:
-    assert set(norms_after(tiny(name).anatomy).values()) == {None}
+    assert set(norms_after(shared(name).anatomy).values()) == {None}
 
 
 SCALED = {"granite": 0.4, "granitemoe": 0.4, "granitemoehybrid": 0.4}
@@ -78,7 +78,7 @@ SCALED = {"granite": 0.4, "granitemoe": 0.4, "granitemoehybrid": 0.4}
 
 @pytest.mark.parametrize("name", DECODERS)
 def test_how_much_of_attention_is_added(name: str) -> None:
-    anatomy = tiny(name).anatomy
+    anatomy = shared(name).anatomy
     assert output_scale(anatomy, anatomy.attended[0]) == pytest.approx(SCALED.get(name, 1.0), rel=1e-5)
 
 

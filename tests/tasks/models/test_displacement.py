@@ -16,7 +16,7 @@ from tasks.models.interventions import Condition, Displace, Restore, deepest_sta
 from tests.families import REPLAYABLE, tokens
 from tests.oracles import perturbation as oracle
 from tests.oracles.displaced_model import DisplacedModel, Rule
-from tests.tasks.models.capturing import assert_near, tiny
+from tests.tasks.models.capturing import assert_near, shared, tiny
 from tests.tasks.models.replaying import captured, losses, replayer, starts
 
 IDS = tokens(21, 10)
@@ -44,7 +44,7 @@ def rules(condition: Condition, document: int, shape: tuple[int, int]) -> dict[i
 @pytest.mark.parametrize("name", ["llama", "gpt2", "gpt_neox", "gemma2", "falcon-7b", "bloom", "lfm2"])
 @pytest.mark.parametrize("first_token", [True, False])
 def test_layers_moved_together(name: str, first_token: bool) -> None:
-    loaded = tiny(name)
+    loaded = shared(name)
     plain, run, documents = DisplacedModel(loaded), replayer(loaded), captured(loaded, IDS)
     clean = losses(list(run.run(1, starts(documents, IDS, 1))))
     for protocol, arm in RULES:
@@ -61,7 +61,7 @@ def test_layers_moved_together(name: str, first_token: bool) -> None:
 
 @pytest.mark.parametrize("name", REPLAYABLE)
 def test_the_residual_restored_gives_the_clean_loss_exactly(name: str) -> None:
-    loaded = tiny(name)
+    loaded = shared(name)
     run, given = replayer(loaded), starts(captured(loaded, IDS), IDS, 1)
     clean = run.parts(1, given, {"residual": frozenset((1,))})
     moved = together((1,))

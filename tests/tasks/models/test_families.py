@@ -21,7 +21,7 @@ from tasks.models.families import family_of, max_positions
 from tasks.models.refused import REFUSED
 from tasks.models.table import FAMILIES
 from tests.families import CONFIGS, IMAGE_CONFIGS, NAMES, tiny_model, tokens
-from tests.tasks.models.capturing import capture, tiny
+from tests.tasks.models.capturing import capture, shared, tiny
 
 
 def test_every_family_has_a_tiny_model() -> None:
@@ -30,13 +30,13 @@ def test_every_family_has_a_tiny_model() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_anatomy_reads_the_sizes_off_the_model(name: str) -> None:
-    model = tiny_model(name)
+    model = shared(name).model
     anatomy, config = anatomy_of(model), model.config
     assert (anatomy.family, anatomy.n_layers, anatomy.n_heads) == (config.model_type, 3, config.num_attention_heads)
     assert anatomy.norm in ("layernorm", "rmsnorm")
     norms = {type(m).__name__.lower() for m in anatomy.layers[0].modules()}
     assert any(anatomy.norm in kind for kind in norms)
-    got = capture(tiny(name), tokens(5))[0]
+    got = capture(shared(name), tokens(5))[0]
     assert got.value[0].shape == (5, anatomy.n_kv_heads, anatomy.d_value)
     assert got.output_input[0].shape == (5, anatomy.n_heads, anatomy.d_value)
     assert got.residual[0].shape == (5, anatomy.n_streams * anatomy.d_model)
@@ -46,7 +46,7 @@ def test_anatomy_reads_the_sizes_off_the_model(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_heads_of_w_o_add_up_to_the_projection(name: str) -> None:
-    anatomy = anatomy_of(tiny_model(name))
+    anatomy = anatomy_of(shared(name).model)
     heads = torch.randn(7, anatomy.n_heads, anatomy.d_value)
     for layer, projection in anatomy.output_projections.items():
         w_o, bias = output_weights(anatomy, layer)
@@ -60,7 +60,7 @@ def test_the_heads_of_w_o_add_up_to_the_projection(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_value_norms_are_of_the_matrix_that_makes_the_value(name: str) -> None:
     """W_V^h by its action: the value of each unit vector, less that of zero, as the family's own attention uses it."""
-    anatomy = tiny(name).anatomy
+    anatomy = shared(name).anatomy
     layer = anatomy.attended[-1]
     projection = anatomy.value_projections[layer]
     width = projection.get_parameter("weight").shape[0 if type(projection).__name__ == "Conv1D" else 1]
@@ -73,7 +73,7 @@ def test_value_norms_are_of_the_matrix_that_makes_the_value(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_values_are_where_the_table_says(name: str) -> None:
     """The layout of a fused projection, held against the values that the family's attention is given or uses."""
-    loaded, ids = tiny(name), tokens(9)
+    loaded, ids = shared(name), tokens(9)
     seen: list[torch.Tensor] = []
     projections = list(loaded.anatomy.value_projections.values())
     projection = projections[-1]
@@ -93,8 +93,8 @@ def test_values_are_where_the_table_says(name: str) -> None:
 
 def test_how_the_tap_reaches_a_family_is_what_the_table_says() -> None:
     if int(transformers.__version__.split(".")[0]) >= 5:
-        ways = {name: tiny(name).tap_method for name in NAMES}
-        assert ways == {name: tiny(name).anatomy.kind.way for name in NAMES}
+        models = {name: shared(name) for name in NAMES}
+        assert {n: m.tap_method for n, m in models.items()} == {n: m.anatomy.kind.way for n, m in models.items()}
 
 
 def test_layers_that_are_shared_are_captured_each() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 import torch
 from torch import Tensor
@@ -19,14 +21,22 @@ from tasks.models.interventions import (
     ScaleHeads,
 )
 from tasks.models.loading import LoadedModel
+from tasks.models.replay import Replayer
 from tasks.models.table import FALLBACK, FAMILIES
 from tests.families import REPLAYABLE, tokens
-from tests.tasks.models.capturing import assert_near, tiny
+from tests.tasks.models.capturing import Document, assert_near, shared
 from tests.tasks.models.replaying import captured, losses, replayer, starts
 
 IDS = tokens(21, 10)
 UNLIKE = ("bloom-post", "opt-350m", "falcon_h1")
 """Decoders whose residual stream is normed or comes from a norm, or to which more than attention and MLP is added."""
+
+
+@cache
+def known(name: str) -> tuple[LoadedModel, list[Document], Replayer]:
+    """A tiny model, its capture of the documents and a replayer: made once, since no test changes them."""
+    loaded = shared(name)
+    return loaded, captured(loaded, IDS), replayer(loaded)
 
 
 def family(name: str) -> str:
@@ -77,18 +87,15 @@ def everything_masked(loaded: LoadedModel) -> list[Condition]:
 
 @pytest.mark.parametrize("name", REPLAYABLE)
 def test_what_changes_nothing_changes_no_loss(name: str) -> None:
-    loaded = tiny(name)
-    documents = captured(loaded, IDS)
-    run = replayer(loaded)
+    loaded, documents, run = known(name)
     clean = losses(list(run.run(0, starts(documents, IDS, 0))))
     assert torch.equal(losses(list(run.run(0, starts(documents, IDS, 0), [nothing(loaded)]))), clean)
 
 
 @pytest.mark.parametrize("name", REPLAYABLE)
 def test_masking_everything_leaves_the_bias_alone(name: str) -> None:
-    loaded = tiny(name)
-    documents = captured(loaded, IDS)
-    run, given = replayer(loaded), starts(documents, IDS, 0)
+    loaded, documents, run = known(name)
+    given = starts(documents, IDS, 0)
     want = without_attention(loaded)
     for condition in everything_masked(loaded):
         assert_near(losses(list(run.run(0, given, [condition]))), want)
@@ -127,8 +134,8 @@ def broken(loaded: LoadedModel) -> Condition:
 
 @pytest.mark.parametrize("name", REPLAYABLE)
 def test_restoring_everything_gives_the_clean_loss_exactly(name: str) -> None:
-    loaded = tiny(name)
-    run, given = replayer(loaded), starts(captured(loaded, IDS), IDS, 0)
+    loaded, documents, run = known(name)
+    given = starts(documents, IDS, 0)
     clean = run.parts(0, given, {"residual": frozenset(range(loaded.anatomy.n_layers))})
     restored = (*broken(loaded), *(Restore(layer, part, held) for (part, layer), held in clean.items()))
     want, damaged, got = (losses(list(run.run(0, given, [condition]))) for condition in ((), broken(loaded), restored))
@@ -139,8 +146,8 @@ def test_restoring_everything_gives_the_clean_loss_exactly(name: str) -> None:
 @pytest.mark.parametrize("name", REPLAYABLE)
 def test_each_part_restored_alone_is_what_ran(name: str) -> None:
     """A clean run in which a part's clean values are put back is the clean run, and zeros in their place are not."""
-    loaded = tiny(name)
-    run, given = replayer(loaded), starts(captured(loaded, IDS), IDS, 0)
+    loaded, documents, run = known(name)
+    given = starts(documents, IDS, 0)
     want = losses(list(run.run(0, given)))
     for part in PARTS:
         layers = layers_of(loaded, part)
@@ -184,10 +191,9 @@ def test_with_all_sub_layers_restored_a_perturbation_stays_as_it_was(name: str) 
 
     So the parts found are all that a layer adds, and the norms all that its sub-layers read.
     """
-    loaded = tiny(name)
-    documents = captured(loaded, IDS)
+    loaded, documents, run = known(name)
     n_layers, width = loaded.anatomy.n_layers, loaded.anatomy.d_model
-    run, given = replayer(loaded), starts(documents, IDS, 1)
+    given = starts(documents, IDS, 1)
     noise = HeldTensors.of_documents({d: torch.linspace(-1, 1, width).expand(len(x), width) for d, x in enumerate(IDS)})
     last = starts(documents, IDS, n_layers)
     want = losses(list(run.run(n_layers, last, [(Perturb(n_layers - 1, noise),)])))
@@ -204,8 +210,8 @@ def test_with_all_sub_layers_restored_a_perturbation_stays_as_it_was(name: str) 
 @pytest.mark.parametrize("name", ["llama", "gpt_oss", "qwen3_next", "deepseek_v3"])
 def test_restored_weights_meet_the_values_as_they_are(name: str) -> None:
     """Zeroed keys with the clean weights put back beside: the same as the keys zeroed under the clean weights."""
-    loaded = tiny(name)
-    run, given = replayer(loaded), starts(captured(loaded, IDS), IDS, 0)
+    loaded, documents, run = known(name)
+    given = starts(documents, IDS, 0)
     at = loaded.anatomy.attended[0]
     ((_, held),) = run.parts(0, given, {"attention_weights": frozenset({at})}).items()
     uniform = HeldTensors.of_documents({d: torch.ones_like(a).tril() / 8 for d, a in held.tensors.items()})

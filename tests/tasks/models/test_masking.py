@@ -17,7 +17,7 @@ from tasks.models.loading import LoadedModel
 from tasks.models.replay import Start
 from tests.families import tokens
 from tests.oracles.masking import masked_losses
-from tests.tasks.models.capturing import assert_near, tiny
+from tests.tasks.models.capturing import assert_near, shared, tiny
 from tests.tasks.models.replaying import captured, losses, replayer, starts
 
 IDS = tokens(21, 10)
@@ -45,7 +45,7 @@ def oracle(loaded: LoadedModel, masks: dict[int, HeldTensors], ids: Sequence[np.
 
 @pytest.mark.parametrize("name", VARIED)
 def test_masked_entries_are_those_of_hooks_on_the_plain_model(name: str) -> None:
-    loaded = tiny(name)
+    loaded = shared(name)
     masks, given = drawn(loaded, 5), starts(captured(loaded, IDS), IDS, 0)
     condition = tuple(MaskEntries(layer, held) for layer, held in masks.items())
     got, clean = (losses(list(replayer(loaded).run(0, given, [one]))) for one in (condition, ()))
@@ -69,7 +69,7 @@ def test_a_family_that_scales_its_scores_by_the_values_width_is_masked_right(mon
     "name", ["llama", "gpt_oss", "qwen3_next", "deepseek_v3", "falcon-7b", "bloom", "gpt_neo", "mpt"]
 )
 def test_dropped_keys_are_whole_columns_of_entries(name: str) -> None:
-    loaded = tiny(name)
+    loaded = shared(name)
     given = starts(captured(loaded, IDS), IDS, 0)
     masks, condition = {}, list[DropKeys]()
     for layer in loaded.anatomy.attended:
@@ -114,7 +114,7 @@ def starts_at(loaded: LoadedModel, layer: int) -> list[Start]:
 @pytest.mark.parametrize("batch_tokens", [1, 50, 4096])
 @pytest.mark.parametrize("name", ["llama", "gpt_oss", "qwen3_next", "bloom"])
 def test_conditions_in_one_batch_are_those_one_by_one(name: str, batch_tokens: int) -> None:
-    loaded = tiny(name)
+    loaded = shared(name)
     noise = HeldTensors.of_documents({d: torch.full((len(x), 32), 0.1 * (d + 1)) for d, x in enumerate(IDS)})
     at = loaded.anatomy.attended[0]
     conditions: list[Condition] = [
@@ -137,7 +137,7 @@ def test_conditions_in_one_batch_are_those_one_by_one(name: str, batch_tokens: i
 
 @pytest.mark.parametrize("name", ["llama", "gemma2", "gpt_oss", "qwen3_next", "zamba", "falcon-7b"])
 def test_a_condition_is_the_same_from_its_deepest_start(name: str) -> None:
-    loaded = tiny(name)
+    loaded = shared(name)
     noise = HeldTensors.of_documents({d: torch.full((len(x), 32), 0.1) for d, x in enumerate(IDS)})
     at = loaded.anatomy.attended[-1]
     conditions: list[Condition] = [(Perturb(layer, noise),) for layer in range(3)]

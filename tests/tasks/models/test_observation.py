@@ -13,7 +13,7 @@ from tasks.models.observation import Observables
 from tasks.models.replay import Replayed
 from tests.families import tokens
 from tests.oracles.displaced_model import DisplacedModel
-from tests.tasks.models.capturing import tiny
+from tests.tasks.models.capturing import shared, tiny
 from tests.tasks.models.replaying import captured, losses, replayer, starts
 from tests.tasks.models.test_displacement import rules, together
 
@@ -21,7 +21,7 @@ IDS = tokens(21, 10)
 
 
 def watched(name: str, observables: Observables, **values: object) -> tuple[DisplacedModel, list[Replayed]]:
-    loaded = tiny(name)
+    loaded = shared(name)
     conditions = [CLEAN, together((0, 1), **values)]
     given = starts(captured(loaded, IDS), IDS, 1)
     return DisplacedModel(loaded), list(replayer(loaded).run(1, given, conditions, observables))
@@ -52,7 +52,7 @@ def test_attention_inside_its_own_module_has_no_entropy_here(name: str) -> None:
 @pytest.mark.parametrize("name", ["llama", "gpt2", "bloom"])
 def test_displacements_and_distances(name: str, protocol: str, first_token: bool) -> None:
     """Of layer 0, whose output is held, and of layer 1 in the perturbed run; distances up to the last layer."""
-    loaded = tiny(name)
+    loaded = shared(name)
     documents, plain = captured(loaded, IDS), DisplacedModel(loaded)
 
     def clean(document: int, layer: int) -> Tensor:

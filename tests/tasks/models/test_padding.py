@@ -10,13 +10,13 @@ import transformers
 from storage.errors import CorpusError, ModelError, UsageError
 from tasks.models.run import TapSettings
 from tests.families import NAMES, tokens
-from tests.tasks.models.capturing import assert_near, capture, plain_of, tiny
+from tests.tasks.models.capturing import assert_near, capture, plain_of, shared, tiny
 
 
 @pytest.mark.parametrize("padding", ["right", "left"])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_padded_batch_equals_its_documents_alone(name: str, padding: str) -> None:
-    loaded, ids = tiny(name), tokens(13, 29, 1, 7)
+    loaded, ids = shared(name), tokens(13, 29, 1, 7)
     if (name, padding) == ("distilbert", "left") and int(transformers.__version__.split(".")[0]) < 5:
         with pytest.raises(ModelError, match=r"positions that can be given to DistilBERT.*--padding right"):
             capture(loaded, ids, padding=padding)

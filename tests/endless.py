@@ -1,6 +1,6 @@
 """A query that never ends, for tests that interrupt DuckDB while it works.
 
-As a program, `python -m tests.flows.endless`, it is the command `theodolite sql` on that query: it prints `begun` once
+As a program, `python -m tests.endless`, it is the command `theodolite sql` on that query: it prints `begun` once
 DuckDB works on it.
 """
 
